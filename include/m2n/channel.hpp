@@ -1,0 +1,195 @@
+// One phase's private lane through a group: dispatch and combine at attention ranks, receive and
+// reply at expert ranks. Ends (dispatch, combine, ... | receive, reply, ...) belong to the worker
+// they were opened with and are used by one thread at a time; abort() may come from any thread.
+// docs/threads.md has the table.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+
+#include "m2n/batch.hpp"
+#include "m2n/config.hpp"
+#include "m2n/export.hpp"
+#include "m2n/status.hpp"
+#include "m2n/types.hpp"
+
+namespace m2n {
+
+// Proof of one dispatch, to be combined once. Move-only. Dropping it abandons the operation: its
+// slots become free when the late replies are in.
+class M2N_EXPORT Ticket {
+ public:
+  Ticket() noexcept = default;
+  Ticket(Ticket&&) noexcept;
+  Ticket& operator=(Ticket&&) noexcept;
+  ~Ticket();
+  explicit operator bool() const noexcept { return channel_ != nullptr; }
+  // Number of the operation on its channel at this rank, from 0.
+  std::uint64_t operation() const noexcept { return operation_; }
+
+ private:
+  friend struct ChannelImpl;
+  Ticket(std::shared_ptr<ChannelImpl> channel, std::uint64_t operation) noexcept;
+  std::shared_ptr<ChannelImpl> channel_;
+  std::uint64_t operation_ = 0;
+};
+
+// Arguments of dispatch.
+struct Dispatch {
+  std::uint32_t tokens = 0;            // T, 0..max_tokens
+  ConstRows x;                         // [T, hidden] of the payload type
+  std::span<const ConstRows> extra{};  // per extra row array: [T, its bytes]
+  ExpertIds ids;                       // [T, top_k]
+  RoutingWeights weights;              // [T, top_k]
+  std::uint32_t layer = 0;
+  std::uint32_t micro_batch = 0;
+};
+
+// Expert outputs y: row j of the wire type, [hidden], at base + (index ? index[j] : j) *
+// row_stride_bytes.
+struct Outputs {
+  const void* base = nullptr;
+  std::size_t row_stride_bytes = 0;  // 0 = hidden elements of the wire type
+  const std::uint32_t* index = nullptr;
+};
+
+// What a receive waits for on an aggregating channel; a lockstep one takes every live source.
+struct ReceivePolicy {
+  std::uint32_t min_sources = 1;
+  std::chrono::nanoseconds max_wait{0};  // then fewer sources are enough
+  // grouped and packed: memory for the rows, else the channel's own. Aligned to 64 bytes.
+  std::span<std::byte> buffer{};
+};
+
+// How a payload row lies in a batch: offsets_bytes[0] = hidden vector, then the extra arrays.
+struct RowFormat {
+  std::span<const std::size_t> offsets_bytes;
+  std::span<const std::size_t> sizes_bytes;
+  std::size_t stride_bytes = 0;
+};
+
+// Rows for x inside the channel's arena: dispatched from there without a copy.
+struct ArenaBlock {
+  std::byte* base = nullptr;  // [tokens] rows of RowFormat
+  std::size_t row_stride_bytes = 0;
+  std::uint32_t tokens = 0;
+};
+
+struct PeerStatistics {
+  std::uint64_t rounds = 0;   // exchanged with this peer
+  std::uint64_t wait_ns = 0;  // time this rank spent blocked on this peer as the last one missing
+};
+
+// Counted since the channel was opened, by one end each.
+struct Statistics {
+  std::uint64_t operations = 0;
+  std::uint64_t tokens = 0;
+  std::uint64_t rows = 0;           // payload rows sent (attention) or received (expert)
+  std::uint64_t wire_bytes = 0;     // headers, row information and rows that really travelled
+  std::uint64_t logical_bytes = 0;  // payload rows before de-duplication: one per (token, expert)
+  std::uint64_t abandoned = 0;      // dropped tickets or batches
+  std::span<const std::uint64_t> expert_rows;  // attention: per expert; expert: per local expert
+  std::span<const PeerStatistics> peers;       // by the peer's role rank
+};
+
+// Computes a batch and replies to it; used by serve().
+using ExpertFunction = std::function<Status(class Channel&, Batch&)>;
+
+struct OpenOptions {
+  std::uint32_t attention_worker = 0;
+  std::uint32_t expert_worker = 0;
+  ExpertFunction expert_function{};  // needed by serve()
+};
+
+// A cheap handle; copies name the same channel. All verbs return `invalid` on a rank without the
+// role, `closed` after close() and `aborted` after abort().
+class M2N_EXPORT Channel {
+ public:
+  Channel() = default;
+  explicit operator bool() const noexcept { return impl_ != nullptr; }
+
+  // --- attention end -----------------------------------------------------------------------------
+  // Sends each token's row once to every expert rank that owns one of its experts. Never waits for
+  // a peer: `exhausted` without a credit (combine first). `invalid` changes nothing and uses no
+  // operation number. x, extra, ids and weights may be reused when it returns, rows in the arena
+  // after input_free.
+  Result<Ticket> dispatch(const Dispatch& arguments);
+
+  // Waits for the replies of the ticket's operation and writes out[t] = sum over its experts (+
+  // add[t]) for every token, [T, hidden] of the output type; fp32 accumulation in a fixed order,
+  // one rounding. ok, or `unavailable` (some experts did not serve; the rest is in out): the ticket
+  // is used up. timeout leaves it valid.
+  Status combine(Ticket& ticket, MutableRows out, ConstRows add = {}, Timeout timeout = {});
+  // Does what can be done now; `again` when replies are missing. out must be the same in every try.
+  Status try_combine(Ticket& ticket, MutableRows out, ConstRows add = {});
+
+  // True when nothing of this operation waits to be handed to the transport.
+  Result<bool> issued(const Ticket& ticket);
+  // True when the rows of this operation (arena rows too) may be overwritten.
+  Result<bool> input_free(const Ticket& ticket);
+  // Abandons the operation now, as dropping the ticket does.
+  Status cancel(Ticket& ticket);
+  // Rows for `tokens` tokens; a ring, so a block lives until its operation's input_free.
+  Result<ArenaBlock> arena_acquire(std::uint32_t tokens);
+  // Largest number of pieces any attention rank needs for its `tokens`; collective over the
+  // attention ranks. A piece holds at most max_tokens.
+  Result<std::uint32_t> agree_pieces(std::uint64_t tokens, Timeout timeout = {});
+
+  // --- expert end --------------------------------------------------------------------------------
+  Result<Batch> receive(Timeout timeout = {}, const ReceivePolicy& policy = {});
+  Result<Batch> try_receive(const ReceivePolicy& policy = {});
+  // Layout::rows: one Outputs per source, row j = y of its pairs[j]. Never waits. The batch is used
+  // up.
+  Status reply(Batch& batch, std::span<const Outputs> per_source);
+  // Layout::grouped and packed: y at the rows of the batch's own geometry.
+  Status reply(Batch& batch, const Outputs& grouped);
+
+  // --- both --------------------------------------------------------------------------------------
+  // A rank with both roles: serves batches with the expert function until the ticket's replies are
+  // in.
+  Status serve(Ticket& ticket, MutableRows out, ConstRows add = {}, Timeout timeout = {});
+  // Pushes what waits in this channel's ends.
+  Status progress();
+  // Collective: every operation of this channel has been consumed and every peer says so.
+  Status drain(Timeout timeout = {});
+  // Local, within a second: open calls end `cancelled`, peers' waits for this rank end `closed`.
+  Status close();
+  // From any thread: open calls end `aborted`.
+  void abort() noexcept;
+
+  RowFormat row_format() const noexcept;
+  const ChannelConfig& config() const noexcept;
+  Statistics attention_statistics() const noexcept;
+  Statistics expert_statistics() const noexcept;
+
+ private:
+  friend class Group;
+  friend struct ChannelImpl;
+  explicit Channel(std::shared_ptr<ChannelImpl> impl) noexcept : impl_{std::move(impl)} {}
+  std::shared_ptr<ChannelImpl> impl_;
+};
+
+// The batch of whichever channel has one first, oldest first; `index` says which of `channels`.
+// All must belong to one worker.
+struct AnyBatch {
+  std::size_t index = 0;
+  Batch batch;
+};
+M2N_EXPORT Result<AnyBatch> receive_any(std::span<Channel> channels, Timeout timeout = {},
+                                        const ReceivePolicy& policy = {});
+
+// Piece i of n of a batch of `tokens` tokens: [first, first + count).
+struct Piece {
+  std::uint64_t first = 0;
+  std::uint32_t count = 0;
+};
+constexpr Piece piece(std::uint64_t tokens, std::uint32_t index, std::uint32_t pieces) noexcept {
+  const std::uint64_t first = tokens * index / pieces;
+  return {first, static_cast<std::uint32_t>(tokens * (index + 1) / pieces - first)};
+}
+
+}  // namespace m2n

@@ -1,0 +1,40 @@
+// The ranks that talk to each other, and their transports. Set up by one thread.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "m2n/channel.hpp"
+#include "m2n/config.hpp"
+#include "m2n/export.hpp"
+#include "m2n/status.hpp"
+#include "m2n/store.hpp"
+
+namespace m2n {
+
+class M2N_EXPORT Group {
+ public:
+  Group() = default;
+  // Collective over all ranks: finds the others through the store and compares the configurations.
+  static Result<Group> create(const GroupConfig& config, std::shared_ptr<Store> store);
+
+  explicit operator bool() const noexcept { return impl_ != nullptr; }
+  // Collective over all ranks: registers windows and exchanges them. Every rank opens its channels
+  // in the same order.
+  Result<Channel> open(const ChannelConfig& config, OpenOptions options = {});
+  // Pushes what waits in all ends of a worker. Never blocks.
+  Status progress(std::uint32_t worker = 0);
+  // Closes every channel. Local, within a second. The destructor does the same.
+  Status close();
+
+  const GroupConfig& config() const noexcept;
+  // The transport in use, for reports.
+  std::string transport() const;
+
+ private:
+  struct Impl;
+  std::shared_ptr<Impl> impl_;
+};
+
+}  // namespace m2n

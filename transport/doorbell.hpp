@@ -1,0 +1,54 @@
+// How a rank sleeps and is woken: one word per worker that any peer may ring, and a count of
+// sleepers, so that nobody makes a system call for a rank that is awake. Lives in memory that peers
+// map.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+
+namespace m2n::transport {
+
+static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
+static_assert(std::atomic<std::uint32_t>::is_always_lock_free);
+
+struct alignas(64) Doorbell {
+  std::atomic<std::uint32_t> word{0};
+  std::atomic<std::uint32_t> sleepers{0};
+
+  // Called by peers after they have published. The publishing store must be sequentially consistent
+  // (see publish), so that either the sleeper sees the word or this sees the sleeper.
+  void ring() noexcept {
+    if (sleepers.load(std::memory_order_seq_cst) != 0) ring_sleepers();
+  }
+  void ring_sleepers() noexcept;
+
+  // Sleeps until rung, at most `limit`, unless ready() already holds. ready() must read what peers
+  // publish with at least acquire order. Returns early for no reason now and then: callers loop.
+  template <class Ready>
+  void sleep(Ready&& ready, std::chrono::nanoseconds limit) {
+    sleepers.fetch_add(1, std::memory_order_seq_cst);
+    const std::uint32_t seen = word.load(std::memory_order_seq_cst);
+    if (!ready()) wait(seen, limit);
+    sleepers.fetch_sub(1, std::memory_order_seq_cst);
+  }
+
+ private:
+  void wait(std::uint32_t seen, std::chrono::nanoseconds limit) noexcept;
+};
+
+// Plain 64-bit words in shared memory with one writer, read by others.
+inline std::uint64_t load_acquire(const std::uint64_t* word) noexcept {
+  return std::atomic_ref<std::uint64_t>{*const_cast<std::uint64_t*>(word)}.load(
+      std::memory_order_acquire);
+}
+inline void store_release(std::uint64_t* word, std::uint64_t value) noexcept {
+  std::atomic_ref<std::uint64_t>{*word}.store(value, std::memory_order_release);
+}
+// Publishes everything written before, with a full fence behind it: ring the doorbell next.
+// Streaming stores must have been fenced by whoever made them.
+inline void publish(std::uint64_t* word, std::uint64_t value) noexcept {
+  std::atomic_ref<std::uint64_t>{*word}.exchange(value, std::memory_order_seq_cst);
+}
+
+}  // namespace m2n::transport
