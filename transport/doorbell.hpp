@@ -21,6 +21,7 @@ struct alignas(64) Doorbell {
   void ring() noexcept {
     if (sleepers.load(std::memory_order_seq_cst) != 0) ring_sleepers();
   }
+  // Wakes whoever sleeps now, and whoever is about to sleep on what it has seen before.
   void ring_sleepers() noexcept;
 
   // Sleeps until rung, at most `limit`, unless ready() already holds. ready() must read what peers
@@ -28,12 +29,20 @@ struct alignas(64) Doorbell {
   template <class Ready>
   void sleep(Ready&& ready, std::chrono::nanoseconds limit) {
     sleepers.fetch_add(1, std::memory_order_seq_cst);
+    fence_before_ready();
     const std::uint32_t seen = word.load(std::memory_order_seq_cst);
     if (!ready()) wait(seen, limit);
     sleepers.fetch_sub(1, std::memory_order_seq_cst);
   }
 
  private:
+  // ready() reads with acquire only, which some CPUs may do before the count above is visible; then
+  // both sides would miss each other. ThreadSanitizer does not model fences.
+  static void fence_before_ready() noexcept {
+#if !defined(__SANITIZE_THREAD__)
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+#endif
+  }
   void wait(std::uint32_t seen, std::chrono::nanoseconds limit) noexcept;
 };
 
