@@ -18,7 +18,7 @@ MAY = {
     "plugins": {"include"},  # and the seams, and its own folder
     "examples": {"examples", "include"},
     "perf": {"perf", "include"},
-    "tests": {"tests", "collectives", "transport", "include"},
+    "tests": {"tests", "examples", "perf", "collectives", "transport", "include"},
 }
 CORE = {"include", "transport", "collectives"}
 SEAMS = {"transport/transport.hpp", "transport/device.hpp", "transport/plugin_abi.hpp",

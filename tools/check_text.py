@@ -12,7 +12,7 @@ import tree
 # Written in pieces, so that this file passes its own check.
 RULES = {
     "path of a machine": r"(?<![\w.$}])/(?:" + "|".join(("ho" "me", "ro" "ot", "wo" "rk", "Us" "ers",
-                                                        "mnt" "/data")) + r")/\w",
+                                                        "mnt" "/data")) + r")/[\w.]",
     "registry": "|".join((r"\bdocker" r"\.io\b", r"\b(?:ghcr|gcr|quay)" r"\.io\b", r"\bpypi" r"\.org\b",
                           r"\bcrates" r"\.io\b", r"\bnpmjs" r"\.", r"\bpkg" r"\.dev\b",
                           r"\bartifact" r"ory\b", r"\bdeb\.debian" r"\.org\b",

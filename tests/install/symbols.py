@@ -9,7 +9,7 @@ import re
 import subprocess
 import sys
 
-INNER = re.compile(r"m2n::(transport|collectives|detail|\(anonymous namespace\))\b")
+INNER = re.compile(r"m2n::(?:transport|collectives|detail)\b|\(anonymous namespace\)")
 PUBLIC = re.compile(r"^(?:(?:typeinfo(?: name)?|vtable|VTT|non-virtual thunk to|guard variable) for )?m2n::")
 STANDARD = re.compile(r"\bstd::|__gnu_cxx::|\boperator (new|delete)")
 
