@@ -5,7 +5,9 @@
 #include <string>
 #include <utility>
 
+#include "transport/env.hpp"
 #include "transport/inproc.hpp"
+#include "transport/shm.hpp"
 #include "transport/text.hpp"
 
 namespace m2n::transport {
@@ -24,6 +26,13 @@ Hook& hook() {
 
 Result<std::unique_ptr<Transport>> open_by_name(std::string_view name, const Options& options) {
   if (name == "inproc") return open_inproc(options);
+  if (name == "shm") {
+    const Result<Environment> environment = read_environment();
+    if (!environment) return environment.status();
+    ShmSettings settings;
+    settings.directory = environment->shm_dir;
+    return open_shm(options, settings);
+  }
   return refuse({"open_transport", "name", std::string{name}, "inproc, shm",
                  static_cast<std::int32_t>(options.world_rank),
                  "GroupConfig::transport or M2N_TRANSPORT"});
