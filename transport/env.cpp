@@ -11,6 +11,7 @@
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
+#include <sstream>
 #include <string_view>
 
 #include "transport/text.hpp"
@@ -19,6 +20,8 @@ namespace m2n::transport {
 namespace {
 
 constexpr std::size_t max_key_file_bytes = 4096;
+constexpr std::size_t max_environment_bytes = std::size_t{8} << 20;
+constexpr int max_ancestors = 32;
 constexpr std::int64_t max_timeout_ms = 2'147'483'647;
 
 Status refuse_variable(const char* name, std::string actual, std::string allowed) {
@@ -118,6 +121,28 @@ Status read_shm_dir(std::string& into) {
   return {};
 }
 
+struct ProcessFacts {
+  std::int64_t parent = 0;
+  std::string start_time;  // clock ticks since boot
+};
+
+// From /proc/PID/stat: after the program's name, which may hold anything, field 4 is the parent and
+// field 22 the start time.
+std::optional<ProcessFacts> facts_of(const std::string& folder) {
+  const std::optional<std::string> stat = read_file(folder + "/stat", 4096);
+  const std::size_t name_end = stat ? stat->rfind(')') : std::string::npos;
+  if (name_end == std::string::npos) return std::nullopt;
+  ProcessFacts facts;
+  std::istringstream fields{stat->substr(name_end + 1)};
+  std::string field;
+  for (int number = 3; number <= 22 && fields >> field; ++number) {
+    if (number == 4) std::from_chars(field.data(), field.data() + field.size(), facts.parent);
+    if (number == 22) facts.start_time = field;
+  }
+  if (facts.start_time.empty()) return std::nullopt;
+  return facts;
+}
+
 }  // namespace
 
 Result<Environment> read_environment() {
@@ -140,6 +165,25 @@ std::optional<std::string> launcher_variable(const char* name) {
   const char* text = std::getenv(name);
   if (text == nullptr) return std::nullopt;
   return std::string{text};
+}
+
+std::optional<std::string> launcher_process(const char* variable) {
+  const std::optional<std::string> value = launcher_variable(variable);
+  if (!value) return std::nullopt;
+  const std::string wanted = '\0' + std::string{variable} + '=' + *value + '\0';
+  std::int64_t process = getppid();
+  for (int depth = 0; depth < max_ancestors && process > 0; ++depth) {
+    const std::string folder = "/proc/" + std::to_string(process);
+    const std::optional<ProcessFacts> facts = facts_of(folder);
+    if (!facts) return std::nullopt;
+    // Unreadable = another user's, or hardened: no wrapper that this job put there.
+    const std::optional<std::string> theirs = read_file(folder + "/environ", max_environment_bytes);
+    if (!theirs || ('\0' + *theirs).find(wanted) == std::string::npos) {
+      return std::to_string(process) + "-" + facts->start_time;
+    }
+    process = facts->parent;
+  }
+  return std::nullopt;
 }
 
 }  // namespace m2n::transport
