@@ -65,7 +65,8 @@ Result<ShmBlob> parse_shm_blob(std::span<const std::byte> bytes) {
   blob.inode = in.u64();
   blob.file_bytes = in.u64();
   blob.bytes = in.u64();
-  blob.huge_pages = in.u32() != 0;
+  const std::uint32_t huge_pages = in.u32();
+  blob.huge_pages = huge_pages != 0;
   blob.world_rank = in.u32();
   blob.worker = in.u32();
   for (std::uint64_t& part : blob.nonce) part = in.u64();
@@ -78,6 +79,7 @@ Result<ShmBlob> parse_shm_blob(std::span<const std::byte> bytes) {
   }
   blob.kind = static_cast<ShmKind>(kind);
   if (blob.pid <= 0 || blob.descriptor < 0) return bad_blob("a negative pid or descriptor");
+  if (huge_pages > 1) return bad_blob("huge_pages = " + std::to_string(huge_pages));
   if (!sizes_hold(blob)) return bad_blob("sizes that do not fit each other");
   if (tables > ShmBlob::max_tables || in.left() != tables * table_bytes) {
     return bad_blob(std::to_string(tables) + " tables in " + std::to_string(in.left()) + " bytes");
