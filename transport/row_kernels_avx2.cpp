@@ -70,7 +70,8 @@ struct Avx2 {
     } else if constexpr (type == DataType::f16) {
       return {_mm256_cvtph_ps(half(from)), _mm256_cvtph_ps(half(from + 16))};
     } else if constexpr (interleaved) {
-      const __m256i x = load_raw(from);
+      __m256i x = load_raw(from);
+      asm("" : "+x"(x));  // or GCC loads it twice, as a memory operand of both
       return {_mm256_castsi256_ps(_mm256_slli_epi32(x, 16)),
               _mm256_castsi256_ps(_mm256_and_si256(x, _mm256_set1_epi32(-0x1'0000)))};
     } else {
@@ -94,6 +95,21 @@ struct Avx2 {
     const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(value, value, _CMP_UNORD_Q));
     return _mm256_blendv_epi8(rounded, quiet, nan);
   }
+  // Interleaved and without NaN: rounds all 16 at once, as words. Up if the low word is above half,
+  // or half and odd.
+  static __m256i bf16_words(Pair value) {
+    const __m256i even = _mm256_castps_si256(value.a);
+    const __m256i odd = _mm256_castps_si256(value.b);
+    const __m256i high = _mm256_blend_epi16(_mm256_srli_epi32(even, 16), odd, 0xaa);
+    const __m256i low = _mm256_blend_epi16(even, _mm256_slli_epi32(odd, 16), 0xaa);
+    const __m256i sticky = _mm256_adds_epu16(low, _mm256_and_si256(high, _mm256_set1_epi16(1)));
+    // Comparison is signed: move 0x8000 to 0.
+    const __m256i up =
+        _mm256_cmpgt_epi16(_mm256_xor_si256(sticky, _mm256_set1_epi16(static_cast<short>(0x8000))),
+                           _mm256_setzero_si256());
+    return _mm256_sub_epi16(high, up);
+  }
+
   template <DataType type, bool interleaved>
   static __m256i narrow(Pair value) {
     if constexpr (type == DataType::f16) {
@@ -101,6 +117,10 @@ struct Avx2 {
       return _mm256_inserti128_si256(_mm256_castsi128_si256(_mm256_cvtps_ph(value.a, nearest)),
                                      _mm256_cvtps_ph(value.b, nearest), 1);
     } else {
+      if constexpr (interleaved) {
+        const __m256 nan = _mm256_cmp_ps(value.a, value.b, _CMP_UNORD_Q);
+        if (__builtin_expect(_mm256_movemask_ps(nan) == 0, 1)) return bf16_words(value);
+      }
       const __m256i a = _mm256_srli_epi32(bf16_in_upper_half(value.a), 16);
       const __m256i b = bf16_in_upper_half(value.b);
       if constexpr (interleaved) return _mm256_blend_epi16(a, b, 0xaa);

@@ -26,8 +26,9 @@ inline __m512i bf16_in_upper_half(__m512 value) {
   return _mm512_mask_or_epi32(rounded, nan, bits, _mm512_set1_epi32(0x40'0000));
 }
 
+// 32 values as bf16 in column order.
 template <bool interleaved>
-inline __m512i bf16_from_pair(__m512 a, __m512 b) {
+inline __m512i bf16_from_any_pair(__m512 a, __m512 b) {
   const __m512i first = bf16_in_upper_half(a);
   const __m512i second = bf16_in_upper_half(b);
   if constexpr (interleaved) {
@@ -40,6 +41,24 @@ inline __m512i bf16_from_pair(__m512 a, __m512 b) {
         _mm512_set1_epi32(0x0003'0001));
     return _mm512_permutex2var_epi16(first, index, second);
   }
+}
+
+template <bool interleaved>
+inline __m512i bf16_from_pair(__m512 a, __m512 b) {
+  if constexpr (interleaved) {
+    if (__builtin_expect(_mm512_cmp_ps_mask(a, b, _CMP_UNORD_Q) == 0, 1)) {
+      // No NaN: round all 32 at once, as words. Up if the low word is above half, or half and odd.
+      const __m512i even = _mm512_castps_si512(a);
+      const __m512i odd = _mm512_castps_si512(b);
+      const __m512i high = _mm512_mask_blend_epi16(0xaaaa'aaaau, _mm512_srli_epi32(even, 16), odd);
+      const __m512i low = _mm512_mask_blend_epi16(0xaaaa'aaaau, even, _mm512_slli_epi32(odd, 16));
+      const __m512i sticky = _mm512_adds_epu16(low, _mm512_and_si512(high, _mm512_set1_epi16(1)));
+      const __mmask32 up =
+          _mm512_cmpgt_epu16_mask(sticky, _mm512_set1_epi16(static_cast<short>(0x8000)));
+      return _mm512_mask_sub_epi16(high, up, high, _mm512_set1_epi16(-1));
+    }
+  }
+  return bf16_from_any_pair<interleaved>(a, b);
 }
 
 struct Avx512 {
@@ -88,6 +107,7 @@ struct Avx512 {
   template <DataType type, bool interleaved>
   static Pair widen(__m512i x) {
     if constexpr (interleaved) {
+      asm("" : "+v"(x));  // or GCC loads it twice, as a memory operand of both
       return {_mm512_castsi512_ps(_mm512_slli_epi32(x, 16)),
               _mm512_castsi512_ps(_mm512_and_si512(x, _mm512_set1_epi32(-0x1'0000)))};
     } else {

@@ -87,8 +87,9 @@ struct Sum {
   }
 
   // Columns [first, first + blocks * Isa::block). Rows inside, accumulators in registers.
+  // Inlined, so that constants stay in registers from one group to the next.
   template <unsigned blocks, bool streaming>
-  static inline void whole(const SumRow& row, std::size_t first) {
+  [[gnu::always_inline]] static inline void whole(const SumRow& row, std::size_t first) {
     Pair acc[blocks];
 #pragma GCC unroll 4
     for (unsigned b = 0; b < blocks; ++b) acc[b] = {Isa::zero(), Isa::zero()};
