@@ -1,0 +1,108 @@
+// What both MPI variants share: the route plan, packing, and the arithmetic on what came. The same
+// rows, information and sums as the library's. One rank's own.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "perf/baseline/baseline.hpp"
+
+namespace m2n::perf::mpi {
+
+struct RowInfo {
+  std::uint32_t token = 0;
+  std::uint32_t first_entry = 0;
+};
+struct Entry {
+  std::uint32_t local_expert = 0;
+  float weight = 0;
+};
+// A message: Header, RowInfo[rows], Entry[entries], then, on the next multiple of 64, the rows.
+struct Header {
+  std::uint32_t rows = 0;
+  std::uint32_t entries = 0;
+  std::uint32_t rows_follow = 0;  // the rows come as a message of their own
+  std::uint32_t unused = 0;
+};
+
+constexpr std::size_t info_bytes(std::uint32_t rows, std::uint32_t entries) noexcept {
+  return (sizeof(Header) + rows * sizeof(RowInfo) + entries * sizeof(Entry) + 63) &
+         ~std::size_t{63};
+}
+
+// Memory on a 64-byte boundary that has been touched.
+class Room {
+ public:
+  explicit Room(std::size_t bytes);
+  std::byte* data() const noexcept { return data_; }
+
+ private:
+  std::vector<std::byte> bytes_;
+  std::byte* data_ = nullptr;
+};
+
+// Rows for one expert rank.
+struct Lane {
+  Header header;
+  std::vector<RowInfo> info;
+  std::vector<Entry> entries;
+};
+
+class Router {
+ public:
+  explicit Router(const BaselineShape& shape);
+  void plan(const std::int32_t* ids, const float* weights);
+  const Lane& lane(std::uint32_t expert_rank) const noexcept { return lanes_[expert_rank]; }
+  // Row of a token at an expert rank, or -1.
+  std::int32_t row(std::uint32_t token, std::uint32_t expert_rank) const noexcept {
+    return rows_[std::size_t{token} * shape_.expert_ranks + expert_rank];
+  }
+  // Every token goes there, in order: x itself is what would be packed.
+  bool whole(std::uint32_t expert_rank) const noexcept {
+    return lanes_[expert_rank].header.rows == shape_.tokens;
+  }
+  std::size_t write_info(std::uint32_t expert_rank, std::byte* to, bool rows_follow) const;
+  void pack_rows(std::uint32_t expert_rank, std::byte* to, const std::byte* x) const;
+
+ private:
+  const BaselineShape shape_;
+  std::vector<Lane> lanes_;
+  std::vector<std::int32_t> rows_;  // [tokens, expert ranks]
+};
+
+// A message as it came.
+struct View {
+  const Header* header = nullptr;
+  const RowInfo* info = nullptr;
+  const Entry* entries = nullptr;
+  const std::byte* rows = nullptr;
+};
+View view_of(const std::byte* message) noexcept;
+
+// The expert rank's arithmetic: y = x, weighted and added per row.
+class Reducer {
+ public:
+  explicit Reducer(const BaselineShape& shape);
+  // Expert-major copy of all sources' rows, if the run asks for it.
+  void group(const std::vector<View>& views);
+  void reduce(std::uint32_t source, const View& view, std::uint32_t row, std::byte* to);
+  void inspect(const std::vector<View>& views, const Inspector& inspector) const;
+
+ private:
+  const BaselineShape shape_;
+  bool streaming_ = false;
+  Room grouped_;
+  std::vector<std::uint32_t> places_;              // next free row per local expert
+  std::vector<std::vector<std::uint32_t>> where_;  // per source and entry: its grouped row
+  std::vector<const void*> rows_;
+  std::vector<float> weights_;
+};
+
+// Rows per MPI message side that no longer fit the caches are written around them.
+bool beyond_caches(const BaselineShape& shape) noexcept;
+
+// out[t] = sum of its partial rows, in expert-rank order.
+void add_partials(const BaselineShape& shape, const Router& router, std::uint32_t token,
+                  const std::vector<const std::byte*>& replies, std::byte* out);
+
+}  // namespace m2n::perf::mpi
