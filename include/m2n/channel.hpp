@@ -63,6 +63,9 @@ struct ReceivePolicy {
   std::chrono::nanoseconds max_wait{0};  // then fewer sources are enough
   // grouped and packed: memory for the rows, else the channel's own. Aligned to 64 bytes.
   std::span<std::byte> buffer{};
+  // grouped and packed: give this batch as rows instead (after `exhausted`, which has taken
+  // nothing).
+  bool as_rows = false;
 };
 
 // How a payload row lies in a batch: offsets_bytes[0] = hidden vector, then the extra arrays.

@@ -1,0 +1,93 @@
+// The attention side of a channel: dispatch, and combine of what comes back. Used by its worker's
+// thread.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "collectives/channel_end.hpp"
+#include "collectives/ledger.hpp"
+#include "collectives/route_plan.hpp"
+#include "m2n/channel.hpp"
+#include "transport/row_kernels.hpp"
+
+namespace m2n::collectives {
+
+class AttentionEnd final : public ChannelEnd {
+ public:
+  AttentionEnd(ChannelContext& context, Worker& worker, std::uint32_t attention_rank);
+
+  // The number of the operation, or why there is none.
+  Result<std::uint64_t> dispatch(const Dispatch& arguments);
+  Status try_combine(std::uint64_t operation, const MutableRows& out, const ConstRows& add);
+  Status combine(std::uint64_t operation, const MutableRows& out, const ConstRows& add,
+                 Timeout timeout);
+  Result<bool> issued(std::uint64_t operation);
+  Result<bool> input_free(std::uint64_t operation);
+  // Also what a dropped ticket does.
+  void abandon(std::uint64_t operation) noexcept;
+  // Frees the slots of abandoned operations whose replies are in.
+  void reap();
+  bool idle() const noexcept;
+  Status timed_out_combine(std::uint64_t operation) const {
+    return timed_out("combine", operation, "expert");
+  }
+  Statistics statistics() const;
+
+ private:
+  enum class OperationState : std::uint8_t { free, open, abandoned };
+  struct Peer {  // one expert rank's share of an operation
+    std::uint64_t round = 0;
+    std::uint32_t ready = 0;          // reply rows that may be read
+    const std::byte* rows = nullptr;  // once its header may be read
+    bool touched = false;
+    bool failed = false;  // its reply is not ok
+    ReplyStatus why = ReplyStatus::ok;
+  };
+  struct Operation {
+    explicit Operation(const RouteShape& shape) : plan{shape}, peers(shape.local_rank.size()) {}
+    RoutePlan plan;
+    std::vector<Peer> peers;
+    std::uint64_t number = 0;
+    OperationState state = OperationState::free;
+    std::uint32_t layer = 0;
+    std::uint32_t micro_batch = 0;
+    std::uint32_t first = 0;
+    std::uint32_t last = 0;
+    std::uint32_t next = 0;  // token that combine takes next
+    bool any_failed = false;
+  };
+
+  Status check_arguments(const Dispatch& arguments) const;
+  Status check_inputs(const Dispatch& arguments) const;
+  Operation* find(std::uint64_t number) noexcept;
+  Operation* free_operation() noexcept;
+  Result<Operation*> open_operation(const Dispatch& arguments);
+  Status check_credits(const Operation& operation);
+  void send(Operation& operation, std::uint32_t peer, const Dispatch& arguments);
+  void copy_rows(std::byte* to, std::span<const RowInfo> rows, const Dispatch& arguments) const;
+  void count(const Operation& operation);
+
+  Status check_combine(const Operation& operation, const MutableRows& out,
+                       const ConstRows& add) const;
+  Status advance(Operation& operation, const MutableRows& out, const ConstRows& add);
+  bool gather(Operation& operation, std::uint32_t token, std::uint32_t& count);
+  bool look(Operation& operation, std::uint32_t rank, std::uint32_t row);
+  Status replies_complete(Operation& operation);
+  Status finish(Operation& operation);
+  Status unavailable(const Operation& operation) const;
+  void release(Operation& operation);
+
+  std::uint32_t attention_rank_;
+  std::vector<Operation> operations_;
+  std::vector<Ledger> ledgers_;  // per pair
+  std::uint64_t next_operation_ = 0;
+  transport::SumFunction sum_;
+  std::vector<const void*> row_pointers_;  // of the token that is being summed
+  std::vector<float> row_weights_;
+  std::vector<std::uint64_t> expert_rows_;
+};
+
+}  // namespace m2n::collectives

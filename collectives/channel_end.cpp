@@ -1,0 +1,111 @@
+#include "collectives/channel_end.hpp"
+
+#include <string>
+
+namespace m2n::collectives {
+
+Status ChannelContext::check(std::string_view function) const {
+  switch (state.load(std::memory_order_acquire)) {
+    case ChannelState::open:
+      return {};
+    case ChannelState::closed:
+      return {Code::closed, Scope::operation,
+              std::string{function} + ": channel \"" + config.name + "\" is closed (rank " +
+                  std::to_string(rank()) + ")"};
+    case ChannelState::aborted:
+      return {Code::aborted, Scope::group,
+              std::string{function} + ": channel \"" + config.name + "\" was aborted (rank " +
+                  std::to_string(rank()) + ")"};
+  }
+  return {};
+}
+
+void ChannelEnd::links_ready() {
+  peer_closed_.assign(links_.size(), false);
+  peer_drains_.assign(links_.size(), 0);
+  drains_said_.assign(links_.size(), 0);
+  peer_statistics_.assign(links_.size(), {});
+}
+
+void ChannelEnd::announce_close() {
+  for (auto& link : links_) {
+    if (link->health()) link->send(message_of(ControlType::close));
+  }
+  worker_.pump();
+}
+
+void ChannelEnd::pump() {
+  worker_.pump();
+  worker_.check_peers();
+  take_messages();
+}
+
+void ChannelEnd::take_messages() {
+  for (std::uint32_t peer = 0; peer < links_.size(); ++peer) {
+    ControlMessage message;
+    while (links_[peer]->health() && links_[peer]->take(message)) {
+      if (message.type == ControlType::close) {
+        peer_closed_[peer] = true;
+      } else if (message.type == ControlType::drained) {
+        ++peer_drains_[peer];
+      } else {
+        on_message(peer, message);
+      }
+    }
+  }
+}
+
+Status ChannelEnd::check_link(const PairLink& link, std::string_view function) const {
+  if (!link.health()) {
+    return {link.health().code(), link.health().scope(),
+            std::string{function} + ": " + link.health().text() + " (rank " +
+                std::to_string(context_.rank()) + ", channel \"" + context_.config.name + "\")",
+            static_cast<std::int32_t>(link.peer_rank())};
+  }
+  return {};
+}
+
+Status ChannelEnd::try_drain() {
+  take_messages();
+  bool all = true;
+  for (std::uint32_t peer = 0; peer < links_.size(); ++peer) {
+    if (drains_said_[peer] == drains_ && links_[peer]->send(message_of(ControlType::drained)))
+      ++drains_said_[peer];
+    if (drains_said_[peer] > drains_ && peer_drains_[peer] > drains_) continue;
+    blame(peer);
+    if (Status status = check_link(*links_[peer], "drain"); !status) return status;
+    if (peer_closed_[peer]) return closed_by_peer("drain");
+    all = false;
+  }
+  if (!all) return Code::again;
+  ++drains_;
+  return {};
+}
+
+Status ChannelEnd::check_missing(std::string_view function) const {
+  Status status = check_link(*links_[missing_], function);
+  return status ? Status{Code::again} : status;
+}
+
+Status ChannelEnd::closed_by_peer(std::string_view function) const {
+  const auto peer = static_cast<std::int32_t>(links_[missing_]->peer_rank());
+  return {Code::closed, Scope::peer,
+          std::string{function} + ": world rank " + std::to_string(peer) +
+              " has closed channel \"" + context_.config.name + "\" (rank " +
+              std::to_string(context_.rank()) + ")",
+          peer};
+}
+
+Status ChannelEnd::timed_out(std::string_view function, std::uint64_t operation,
+                             const char* peer_role) const {
+  const PairLink& link = *links_[missing_];
+  return {Code::timeout, Scope::operation,
+          std::string{function} + ": operation " + std::to_string(operation) + " of channel \"" +
+              context_.config.name + "\" still waits for " + peer_role + " rank " +
+              std::to_string(missing_) + " (world rank " + std::to_string(link.peer_rank()) +
+              ") on rank " + std::to_string(context_.rank()) +
+              "; see GroupConfig::step_timeout or M2N_STEP_TIMEOUT_MS",
+          static_cast<std::int32_t>(link.peer_rank())};
+}
+
+}  // namespace m2n::collectives

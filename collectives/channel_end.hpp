@@ -1,0 +1,81 @@
+// What both ends of a channel have: a worker, one link per peer, and the state that ends every
+// call.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "collectives/group_core.hpp"
+#include "collectives/pair_link.hpp"
+#include "m2n/channel.hpp"
+
+namespace m2n::collectives {
+
+enum class ChannelState : std::uint8_t { open, closed, aborted };
+
+// Shared by the ends; only `state` changes after open.
+struct ChannelContext {
+  GroupCore* group = nullptr;
+  ChannelConfig config;
+  RowFormat row_format;
+  std::vector<std::size_t> row_offsets;
+  std::vector<std::size_t> row_sizes;
+  std::atomic<ChannelState> state{ChannelState::open};
+
+  std::int32_t rank() const noexcept { return group->rank(); }
+  // ok, closed or aborted.
+  Status check(std::string_view function) const;
+};
+
+class ChannelEnd {
+ public:
+  ChannelEnd(ChannelContext& context, Worker& worker) : context_{context}, worker_{worker} {}
+
+  Worker& worker() noexcept { return worker_; }
+  std::vector<std::unique_ptr<PairLink>>& links() noexcept { return links_; }
+  // Peers hear that nothing more comes from this end.
+  void announce_close();
+  // Every peer has said that it is done with all rounds; ours has been said to them.
+  Status try_drain();
+  void pump();
+  void links_ready();
+  Status timed_out_drain() const { return timed_out("drain", statistics_.operations, "peer"); }
+
+ protected:
+  // ok while the pair can be used; peer_failed or closed otherwise.
+  Status check_link(const PairLink& link, std::string_view function) const;
+  // Takes control messages of all links. Not for every spin.
+  void take_messages();
+  virtual void on_message(std::uint32_t peer, const ControlMessage& message) {
+    static_cast<void>(peer);
+    static_cast<void>(message);
+  }
+  ~ChannelEnd() = default;
+
+  // The peer that a waiting call found missing last, for time-outs and statistics.
+  void blame(std::uint32_t peer) noexcept { missing_ = peer; }
+  // Of the blamed peer: `again` if it may still answer, else why not.
+  Status check_missing(std::string_view function) const;
+  Status closed_by_peer(std::string_view function) const;
+  Status timed_out(std::string_view function, std::uint64_t operation, const char* peer_role) const;
+  void count_wait(std::chrono::nanoseconds waited) {
+    peer_statistics_[missing_].wait_ns += static_cast<std::uint64_t>(waited.count());
+  }
+
+  ChannelContext& context_;
+  Worker& worker_;
+  std::vector<std::unique_ptr<PairLink>> links_;  // by the peer's role rank
+  std::vector<bool> peer_closed_;
+  std::uint32_t drains_ = 0;                // completed by this end
+  std::vector<std::uint32_t> peer_drains_;  // said by the peer, and by us to it
+  std::vector<std::uint32_t> drains_said_;
+  std::vector<PeerStatistics> peer_statistics_;
+  Statistics statistics_;
+  std::uint32_t missing_ = 0;
+};
+
+}  // namespace m2n::collectives

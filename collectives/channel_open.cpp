@@ -1,0 +1,243 @@
+// Opening a channel: check, register a window per pair, exchange them, attach, and let go of the
+// names.
+#include <algorithm>
+#include <string>
+
+#include "collectives/channel_impl.hpp"
+#include "collectives/layout.hpp"
+
+namespace m2n::collectives {
+namespace {
+
+void describe(Hello& hello, const ChannelConfig& config) {
+  hello.field("name", config.name);
+  hello.field("phase", static_cast<std::uint64_t>(config.phase));
+  hello.field("experts", config.experts);
+  hello.field("top_k", config.top_k);
+  hello.field("hidden", config.hidden);
+  hello.field("max_tokens", config.max_tokens);
+  hello.field("depth", config.depth);
+  hello.field("payload", name(config.payload));
+  std::string extra;
+  for (std::uint32_t bytes : config.extra_row_bytes) extra += std::to_string(bytes) + " ";
+  hello.field("extra_row_bytes", extra.empty() ? "none" : extra);
+  hello.field("wire", name(config.wire));
+  hello.field("output", name(config.output));
+  hello.field("combine", config.combine == Combine::reduced ? "reduced" : "per_expert");
+  hello.field("weights", config.weights == Weights::library ? "library" : "caller");
+  hello.field("presence", config.presence == Presence::every ? "every" : "touched");
+  hello.field("exchange", static_cast<std::uint64_t>(config.exchange));
+  hello.field("replica_choice",
+              config.replica_choice == ReplicaChoice::balanced ? "balanced" : "local_first");
+  hello.field("placement.version", config.placement.version());
+  hello.field("placement.hash", config.placement.hash());
+}
+
+// What this rank's ends need, or why it cannot open the channel.
+class Opening {
+ public:
+  Opening(const std::shared_ptr<GroupCore>& group, const ChannelConfig& config,
+          const OpenOptions& options)
+      : group_{group}, options_{options}, impl_{std::make_shared<ChannelImpl>()} {
+    impl_->group = group;
+    impl_->context.group = group.get();
+    impl_->context.config = config;
+    impl_->expert_function = options.expert_function;
+  }
+
+  Status prepare();
+  Hello hello(const Status& prepared);
+  Status attach(const std::vector<Hello>& peers);
+  std::shared_ptr<ChannelImpl> finish();
+
+ private:
+  Status check_worker(std::uint32_t worker, const char* field) const;
+  Status make_ends();
+  Status make_links(ChannelEnd& end, bool attention);
+  Status attach_end(ChannelEnd& end, bool attention, const std::vector<Hello>& peers);
+  void export_end(Hello& hello, ChannelEnd& end, bool attention);
+
+  std::shared_ptr<GroupCore> group_;
+  OpenOptions options_;
+  std::shared_ptr<ChannelImpl> impl_;
+  Status exported_;
+};
+
+Status Opening::check_worker(std::uint32_t worker, const char* field) const {
+  if (worker < group_->workers.size()) return {};
+  return {Code::invalid, Scope::operation,
+          std::string{"open: "} + field + " = " + std::to_string(worker) + ", allowed: 0.." +
+              std::to_string(group_->workers.size() - 1) + " (rank " +
+              std::to_string(group_->rank()) + "; see GroupConfig::workers)"};
+}
+
+Status Opening::prepare() {
+  ChannelConfig& config = impl_->context.config;
+  if (Status status = check_config(config, group_->config.expert_ranks, group_->rank()); !status)
+    return status;
+  if (Status status = check_worker(options_.attention_worker, "attention_worker"); !status)
+    return status;
+  if (Status status = check_worker(options_.expert_worker, "expert_worker"); !status) return status;
+  if (!config.placement)
+    config.placement = Placement::block(config.experts, group_->config.expert_ranks);
+  Result<RowGeometry> row = row_geometry(config);
+  if (!row) return row.status();
+  if (Result<ChannelSizes> sizes =
+          channel_sizes(config, group_->config.attention_ranks, group_->config.expert_ranks);
+      !sizes) {
+    return sizes.status();
+  }
+  impl_->context.row_offsets = row->offsets_bytes;
+  impl_->context.row_sizes = row->sizes_bytes;
+  impl_->context.row_format = {impl_->context.row_offsets, impl_->context.row_sizes,
+                               row->stride_bytes};
+  return make_ends();
+}
+
+Status Opening::make_ends() {
+  const GroupConfig& config = group_->config;
+  if (config.attention_rank >= 0) {
+    impl_->attention =
+        std::make_unique<AttentionEnd>(impl_->context, *group_->workers[options_.attention_worker],
+                                       static_cast<std::uint32_t>(config.attention_rank));
+    if (Status status = make_links(*impl_->attention, true); !status) return status;
+  }
+  if (config.expert_rank >= 0) {
+    const auto rank = static_cast<std::uint32_t>(config.expert_rank);
+    if (Result<GroupedLayout> layout =
+            grouped_layout(impl_->context.config, config.attention_ranks,
+                           impl_->context.config.placement.local_experts(rank));
+        !layout) {
+      return layout.status();
+    }
+    impl_->expert =
+        std::make_unique<ExpertEnd>(impl_->context, *group_->workers[options_.expert_worker], rank);
+    if (Status status = make_links(*impl_->expert, false); !status) return status;
+  }
+  return {};
+}
+
+Status Opening::make_links(ChannelEnd& end, bool attention) {
+  const ChannelConfig& config = impl_->context.config;
+  const std::vector<std::uint32_t>& world =
+      attention ? group_->expert_world : group_->attention_world;
+  Result<WindowLayout> rows = dispatch_window(config, group_->config.expert_ranks);
+  if (!rows) return rows.status();
+  for (std::uint32_t peer = 0; peer < world.size(); ++peer) {
+    const std::uint32_t expert =
+        attention ? peer : static_cast<std::uint32_t>(group_->config.expert_rank);
+    Result<WindowLayout> replies = reply_window(config, group_->config.attention_ranks,
+                                                config.placement.local_experts(expert));
+    if (!replies) return replies.status();
+    const LinkSetup setup{attention ? *replies : *rows, attention ? *rows : *replies, world[peer],
+                          group_->config.huge_pages};
+    Result<std::unique_ptr<PairLink>> link = PairLink::create(end.worker(), setup);
+    if (!link) return link.status();
+    end.links().push_back(std::move(*link));
+  }
+  end.links_ready();
+  return {};
+}
+
+// Windows are named by who they are for: "a3" = for attention rank 3, "e0" = for expert rank 0.
+void Opening::export_end(Hello& hello, ChannelEnd& end, bool attention) {
+  for (std::uint32_t peer = 0; peer < end.links().size(); ++peer) {
+    Result<transport::Blob> blob = end.links()[peer]->export_window();
+    if (!blob) {
+      exported_ = blob.status();
+      return;
+    }
+    hello.value((attention ? "e" : "a") + std::to_string(peer), std::move(*blob));
+  }
+}
+
+Hello Opening::hello(const Status& prepared) {
+  Hello hello;
+  hello.world_rank = group_->config.world_rank;
+  if (!prepared) {
+    hello.refusal = prepared.text();
+    return hello;
+  }
+  describe(hello, impl_->context.config);
+  if (impl_->attention) export_end(hello, *impl_->attention, true);
+  if (impl_->expert) export_end(hello, *impl_->expert, false);
+  if (!exported_) hello.refusal = exported_.text();
+  auto put_worker = [&](const char* key, std::uint32_t worker) {
+    hello.value(key, Bytes{std::byte{static_cast<unsigned char>(worker & 0xff)},
+                           std::byte{static_cast<unsigned char>(worker >> 8)}});
+  };
+  put_worker("attention_worker", options_.attention_worker);
+  put_worker("expert_worker", options_.expert_worker);
+  return hello;
+}
+
+Status Opening::attach(const std::vector<Hello>& peers) {
+  if (impl_->attention) {
+    if (Status status = attach_end(*impl_->attention, true, peers); !status) return status;
+  }
+  if (impl_->expert) return attach_end(*impl_->expert, false, peers);
+  return {};
+}
+
+Status Opening::attach_end(ChannelEnd& end, bool attention, const std::vector<Hello>& peers) {
+  const std::int32_t self = attention ? group_->config.attention_rank : group_->config.expert_rank;
+  const std::string window = (attention ? "a" : "e") + std::to_string(self);
+  for (auto& link : end.links()) {
+    const Hello& hello = peers[link->peer_rank()];
+    const Bytes* blob = hello.find(window);
+    const Bytes* worker = hello.find(attention ? "expert_worker" : "attention_worker");
+    if (blob == nullptr || worker == nullptr || worker->size() != 2) {
+      return {Code::invalid, Scope::group,
+              "open: world rank " + std::to_string(link->peer_rank()) +
+                  " has no window for this rank " + std::to_string(group_->rank())};
+    }
+    const std::uint32_t index = std::to_integer<std::uint32_t>((*worker)[0]) |
+                                std::to_integer<std::uint32_t>((*worker)[1]) << 8;
+    const std::vector<Bytes>& addresses = group_->addresses[link->peer_rank()];
+    if (index >= addresses.size()) {
+      return {Code::invalid, Scope::group,
+              "open: world rank " + std::to_string(link->peer_rank()) + " names worker " +
+                  std::to_string(index) + " of " + std::to_string(addresses.size())};
+    }
+    Result<transport::PeerId> peer =
+        end.worker().connect(link->peer_rank(), index, addresses[index]);
+    if (!peer) return peer.status();
+    if (Status status = link->attach(*peer, *blob); !status) return status;
+  }
+  return {};
+}
+
+std::shared_ptr<ChannelImpl> Opening::finish() {
+  auto seal = [](ChannelEnd& end) {
+    for (auto& link : end.links()) link->seal();
+  };
+  if (impl_->attention) seal(*impl_->attention);
+  if (impl_->expert) seal(*impl_->expert);
+  group_->channels.push_back(impl_.get());
+  return std::move(impl_);
+}
+
+}  // namespace
+
+Result<std::shared_ptr<ChannelImpl>> open_channel(const std::shared_ptr<GroupCore>& group,
+                                                  const ChannelConfig& config,
+                                                  const OpenOptions& options) {
+  Opening opening{group, config, options};
+  const std::string key = group->prefix + "/channel/" + std::to_string(group->channels_opened++);
+  Stage stage{group->store.get(), key + "/windows", group->config.world_size, group->start_timeout};
+  const Status prepared = opening.prepare();
+  Result<std::vector<Hello>> peers = exchange(stage, opening.hello(prepared));
+  if (!prepared) return prepared;
+  if (!peers) return peers.status();
+  const Status attached = opening.attach(*peers);
+  stage.key = key + "/attached";
+  Hello done;
+  done.world_rank = group->config.world_rank;
+  done.refusal = attached.text();
+  peers = exchange(stage, done);
+  if (!attached) return attached;
+  if (!peers) return peers.status();
+  return opening.finish();
+}
+
+}  // namespace m2n::collectives

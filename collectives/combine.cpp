@@ -1,0 +1,235 @@
+// combine: sums what came back, token by token, as far as it has come.
+#include <algorithm>
+#include <string>
+
+#include "collectives/attention_end.hpp"
+#include "collectives/hooks.hpp"
+#include "transport/text.hpp"
+
+namespace m2n::collectives {
+
+using transport::refuse;
+
+namespace {
+
+Status unknown(std::string_view function, std::uint64_t operation, std::int32_t rank) {
+  return refuse({function, "ticket",
+                 "operation " + std::to_string(operation) + ", which is not open",
+                 "a ticket of this channel that has not been combined", rank, "Channel::dispatch"});
+}
+
+}  // namespace
+
+Status AttentionEnd::check_combine(const Operation& operation, const MutableRows& out,
+                                   const ConstRows& add) const {
+  if (operation.first == operation.last) return {};
+  const std::size_t row_bytes = context_.config.hidden * size_of(context_.config.output);
+  const std::string allowed = "0 or at least " + std::to_string(row_bytes);
+  if (out.base == nullptr) {
+    return refuse({"combine", "out", "nullptr",
+                   "memory for " + std::to_string(operation.last) + " rows", context_.rank(),
+                   "MutableRows::base"});
+  }
+  if (out.row_stride_bytes != 0 && out.row_stride_bytes < row_bytes) {
+    return refuse({"combine", "out.row_stride_bytes", std::to_string(out.row_stride_bytes), allowed,
+                   context_.rank(), "ChannelConfig::hidden and output"});
+  }
+  if (add.base == nullptr) return {};
+  if (add.column_stride != 1) {
+    return refuse({"combine", "add.column_stride", std::to_string(add.column_stride),
+                   "1 (adjacent elements)", context_.rank(), "ConstRows::column_stride"});
+  }
+  if (add.row_stride_bytes != 0 && add.row_stride_bytes < row_bytes) {
+    return refuse({"combine", "add.row_stride_bytes", std::to_string(add.row_stride_bytes), allowed,
+                   context_.rank(), "ChannelConfig::hidden and output"});
+  }
+  return {};
+}
+
+Status AttentionEnd::try_combine(std::uint64_t number, const MutableRows& out,
+                                 const ConstRows& add) {
+  Operation* operation = find(number);
+  if (operation == nullptr) return unknown("combine", number, context_.rank());
+  if (Status status = check_combine(*operation, out, add); !status) return status;
+  return advance(*operation, out, add);
+}
+
+Status AttentionEnd::combine(std::uint64_t number, const MutableRows& out, const ConstRows& add,
+                             Timeout timeout) {
+  Operation* operation = find(number);
+  if (operation == nullptr) return unknown("combine", number, context_.rank());
+  if (Status status = check_combine(*operation, out, add); !status) return status;
+  Status status = advance(*operation, out, add);
+  if (status.code() != Code::again) return status;
+  const GroupCore& group = *context_.group;
+  const Deadline deadline{timeout, number == 0 ? group.start_timeout : group.step_timeout};
+  status = wait_until(
+      worker_, group.wait, deadline,
+      [&] {
+        if (context_.state.load(std::memory_order_acquire) != ChannelState::open)
+          return context_.check("combine");
+        return advance(*operation, out, add);
+      },
+      [&] { pump(); });
+  count_wait(Clock::now() - deadline.start());
+  return status.code() == Code::timeout ? timed_out("combine", number, "expert") : status;
+}
+
+Status AttentionEnd::advance(Operation& operation, const MutableRows& out, const ConstRows& add) {
+  const ChannelConfig& config = context_.config;
+  const std::size_t row_bytes = config.hidden * size_of(config.output);
+  const std::size_t out_stride = out.row_stride_bytes != 0 ? out.row_stride_bytes : row_bytes;
+  const std::size_t add_stride = add.row_stride_bytes != 0 ? add.row_stride_bytes : row_bytes;
+  transport::SumRow row;
+  row.rows = row_pointers_.data();
+  row.weights = row_weights_.data();
+  row.columns = config.hidden;
+  for (; operation.next < operation.last; ++operation.next) {
+    if (!gather(operation, operation.next, row.count)) {
+      return peer_closed_[missing_] ? closed_by_peer("combine") : check_missing("combine");
+    }
+    row.out = static_cast<std::byte*>(out.base) + operation.next * out_stride;
+    if (add.base != nullptr)
+      row.addend = static_cast<const std::byte*>(add.base) + operation.next * add_stride;
+    sum_(row);
+  }
+  return replies_complete(operation);
+}
+
+// Collects the reply rows of a token. False, with the peer blamed, if one is still missing.
+bool AttentionEnd::gather(Operation& operation, std::uint32_t token, std::uint32_t& count) {
+  count = 0;
+  for (const Contribution& contribution : operation.plan.contributions(token)) {
+    Peer& peer = operation.peers[contribution.rank];
+    if (peer.ready <= contribution.row && !look(operation, contribution.rank, contribution.row)) {
+      blame(contribution.rank);
+      return false;
+    }
+    if (peer.failed) continue;
+    row_pointers_[count] = peer.rows + contribution.row * links_[contribution.rank]->in().row_bytes;
+    row_weights_[count++] = contribution.weight;
+  }
+  return true;
+}
+
+// Looks how far a peer's reply has come; true if `row` may be read.
+bool AttentionEnd::look(Operation& operation, std::uint32_t rank, std::uint32_t row) {
+  Peer& peer = operation.peers[rank];
+  const PairLink& link = *links_[rank];
+  const std::uint32_t ready = link.rows_ready(peer.round);
+  if (ready == 0) return false;
+  const SlotHeader& header = link.header(peer.round);
+  if (peer.rows == nullptr && !peer.failed) {
+    const RankRoute& route = operation.plan.rank(rank);
+    const std::uint32_t expected =
+        context_.config.combine == Combine::reduced ? route.rows : route.pairs;
+    const std::size_t end = header.body_offset + expected * link.in().row_bytes;
+    at(context_.group->config.world_rank, HookPoint::pre_combine_read);
+    if (header.status != ReplyStatus::ok || header.rows != expected || end > link.in().slot_bytes) {
+      peer.failed = operation.any_failed = true;
+      peer.why = header.status != ReplyStatus::ok ? header.status : ReplyStatus::invalid;
+    } else {
+      peer.rows = link.slot(peer.round) + header.body_offset;
+    }
+  }
+  peer.ready = ready;
+  return ready > row;
+}
+
+// ok once every reply is in, so that the slots may be used again.
+Status AttentionEnd::replies_complete(Operation& operation) {
+  for (std::uint32_t rank = 0; rank < links_.size(); ++rank) {
+    Peer& peer = operation.peers[rank];
+    if (!peer.touched || links_[rank]->complete(peer.round)) continue;
+    blame(rank);
+    return peer_closed_[rank] ? closed_by_peer("combine") : check_missing("combine");
+  }
+  return finish(operation);
+}
+
+Status AttentionEnd::finish(Operation& operation) {
+  for (std::uint32_t rank = 0; rank < links_.size(); ++rank) {
+    const Peer& peer = operation.peers[rank];
+    if (!peer.touched || peer.failed) continue;
+    const SlotHeader& header = links_[rank]->header(peer.round);
+    if (header.status == ReplyStatus::ok || operation.plan.rank(rank).rows == 0) continue;
+    operation.any_failed = operation.peers[rank].failed = true;
+    operation.peers[rank].why = header.status;
+  }
+  Status status = operation.any_failed ? unavailable(operation) : Status{};
+  release(operation);
+  return status;
+}
+
+void AttentionEnd::release(Operation& operation) {
+  for (std::uint32_t rank = 0; rank < links_.size(); ++rank) {
+    if (operation.peers[rank].touched) ledgers_[rank].finish(operation.peers[rank].round);
+  }
+  operation.state = OperationState::free;
+}
+
+Status AttentionEnd::unavailable(const Operation& operation) const {
+  constexpr const char* names[] = {"ok", "unserved", "stale", "invalid"};
+  std::string text = "combine: operation " + std::to_string(operation.number) + ": ";
+  std::int32_t first_peer = -1;
+  for (std::uint32_t rank = 0; rank < links_.size(); ++rank) {
+    const Peer& peer = operation.peers[rank];
+    if (!peer.failed) continue;
+    const auto world = static_cast<std::int32_t>(links_[rank]->peer_rank());
+    if (first_peer >= 0) text += "; ";
+    if (first_peer < 0) first_peer = world;
+    text.append("expert rank ").append(std::to_string(rank)).append(" (world rank ");
+    text.append(std::to_string(world))
+        .append(") answered ")
+        .append(names[static_cast<int>(peer.why)]);
+    text.append(", tokens without it:");
+    for (const RowInfo& row : operation.plan.row_info(rank).first(operation.plan.rank(rank).rows)) {
+      text.append(" ").append(std::to_string(row.token));
+    }
+  }
+  text.append(" (rank ").append(std::to_string(context_.rank())).append(")");
+  return {Code::unavailable, Scope::operation, std::move(text), first_peer};
+}
+
+Result<bool> AttentionEnd::issued(std::uint64_t number) {
+  Operation* operation = find(number);
+  if (operation == nullptr) return unknown("issued", number, context_.rank());
+  for (std::uint32_t rank = 0; rank < links_.size(); ++rank) {
+    if (operation->peers[rank].touched && !links_[rank]->issued(operation->peers[rank].round))
+      return false;
+  }
+  return true;
+}
+
+// dispatch has copied every row by the time it returns.
+Result<bool> AttentionEnd::input_free(std::uint64_t number) {
+  if (find(number) == nullptr) return unknown("input_free", number, context_.rank());
+  return true;
+}
+
+void AttentionEnd::abandon(std::uint64_t number) noexcept {
+  Operation* operation = find(number);
+  if (operation == nullptr) return;
+  operation->state = OperationState::abandoned;
+  ++statistics_.abandoned;
+}
+
+void AttentionEnd::reap() {
+  for (Operation& operation : operations_) {
+    if (operation.state != OperationState::abandoned) continue;
+    bool done = true;
+    for (std::uint32_t rank = 0; rank < links_.size(); ++rank) {
+      const Peer& peer = operation.peers[rank];
+      done &= !peer.touched || links_[rank]->complete(peer.round) || !links_[rank]->health();
+    }
+    if (done) release(operation);
+  }
+}
+
+bool AttentionEnd::idle() const noexcept {
+  return std::all_of(operations_.begin(), operations_.end(), [](const Operation& operation) {
+    return operation.state == OperationState::free;
+  });
+}
+
+}  // namespace m2n::collectives

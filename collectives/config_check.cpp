@@ -1,0 +1,161 @@
+// Configurations are checked field by field, before anything is sent or registered.
+#include <string>
+
+#include "collectives/channel_impl.hpp"
+#include "collectives/layout.hpp"
+#include "collectives/slot.hpp"
+#include "transport/text.hpp"
+
+namespace m2n::collectives {
+namespace {
+
+using transport::refuse;
+
+bool is_float(DataType type) {
+  return type == DataType::bf16 || type == DataType::f16 || type == DataType::f32;
+}
+
+// One row of a table of limits.
+struct Limit {
+  const char* field;
+  std::uint64_t value;
+  std::uint64_t low;
+  std::uint64_t high;
+};
+
+Status check_limits(const char* function, const char* config, std::span<const Limit> limits,
+                    std::int32_t rank) {
+  for (const Limit& limit : limits) {
+    if (limit.value >= limit.low && limit.value <= limit.high) continue;
+    return refuse({function, limit.field, std::to_string(limit.value),
+                   std::to_string(limit.low) + ".." + std::to_string(limit.high), rank,
+                   std::string{config} + "::" + limit.field});
+  }
+  return {};
+}
+
+Status check_placement(const ChannelConfig& config, std::uint32_t expert_ranks, std::int32_t rank) {
+  if (!config.placement) return {};
+  if (config.placement.experts() != config.experts) {
+    return refuse({"open", "placement", std::to_string(config.placement.experts()) + " experts",
+                   std::to_string(config.experts), rank, "ChannelConfig::experts and placement"});
+  }
+  if (config.placement.expert_ranks() != expert_ranks) {
+    return refuse({"open", "placement",
+                   std::to_string(config.placement.expert_ranks()) + " expert ranks",
+                   std::to_string(expert_ranks), rank,
+                   "GroupConfig::expert_ranks and ChannelConfig::placement"});
+  }
+  return {};
+}
+
+Status check_types(const ChannelConfig& config, std::int32_t rank) {
+  if (!is_float(config.wire)) {
+    return refuse(
+        {"open", "wire", name(config.wire), "bf16, f16 or f32", rank, "ChannelConfig::wire"});
+  }
+  if (!is_float(config.output)) {
+    return refuse(
+        {"open", "output", name(config.output), "bf16, f16 or f32", rank, "ChannelConfig::output"});
+  }
+  for (std::uint32_t bytes : config.extra_row_bytes) {
+    if (bytes == 0 || bytes > (1u << 24)) {
+      return refuse({"open", "extra_row_bytes", std::to_string(bytes), "1..16777216", rank,
+                     "ChannelConfig::extra_row_bytes"});
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+Status check_config(const ChannelConfig& config, std::uint32_t expert_ranks, std::int32_t rank) {
+  const Limit limits[] = {
+      {"experts", config.experts, 1, 1u << 20},
+      {"top_k", config.top_k, 1, 128},
+      {"top_k", config.top_k, 1, config.experts},
+      {"hidden", config.hidden, 1, 1u << 24},
+      {"max_tokens", config.max_tokens, 1, 1u << 24},
+      {"depth", config.depth, 1, 16},
+      {"name", config.name.size(), 1, 128},
+      {"extra_row_bytes", config.extra_row_bytes.size(), 0, 16},
+      {"packed_alignment", config.packed_alignment, 1, 1u << 20},
+      {"shard_count", config.shard_count, 1, 1u << 20},
+      {"shard_index", config.shard_index, 0, config.shard_count - 1},
+  };
+  if (Status status = check_limits("open", "ChannelConfig", limits, rank); !status) return status;
+  if (Status status = check_types(config, rank); !status) return status;
+  return check_placement(config, expert_ranks, rank);
+}
+
+Status check_config(const GroupConfig& config) {
+  const std::uint64_t attention =
+      config.attention_rank < 0 ? 0 : static_cast<std::uint64_t>(config.attention_rank);
+  const std::uint64_t expert =
+      config.expert_rank < 0 ? 0 : static_cast<std::uint64_t>(config.expert_rank);
+  const Limit limits[] = {
+      {"attention_ranks", config.attention_ranks, 1, 65536},
+      {"expert_ranks", config.expert_ranks, 1, 65536},
+      {"world_size", config.world_size, 1, 131072},
+      {"world_rank", config.world_rank, 0, config.world_size - 1ull},
+      {"attention_rank", attention, 0, config.attention_ranks - 1ull},
+      {"expert_rank", expert, 0, config.expert_ranks - 1ull},
+      {"workers", config.workers, 1, 1024},
+      {"name", config.name.size(), 1, 128},
+  };
+  const auto rank = static_cast<std::int32_t>(config.world_rank);
+  if (Status status = check_limits("create", "GroupConfig", limits, rank); !status) return status;
+  if (config.attention_rank < 0 && config.expert_rank < 0) {
+    return refuse({"create", "roles", "none", "attention_rank or expert_rank (or both)", rank,
+                   "GroupConfig::attention_rank and expert_rank"});
+  }
+  return {};
+}
+
+}  // namespace m2n::collectives
+
+namespace m2n {
+
+Result<ChannelSizes> channel_sizes(const ChannelConfig& config, std::uint32_t attention_ranks,
+                                   std::uint32_t expert_ranks) {
+  using namespace collectives;
+  ChannelConfig full = config;
+  if (attention_ranks == 0 || expert_ranks == 0) {
+    return transport::refuse({"channel_sizes", "ranks",
+                              std::to_string(attention_ranks) + "x" + std::to_string(expert_ranks),
+                              "1x1 or more", -1, "GroupConfig::attention_ranks and expert_ranks"});
+  }
+  if (Status status = check_config(full, expert_ranks, -1); !status) return status;
+  if (!full.placement) full.placement = Placement::block(full.experts, expert_ranks);
+  std::uint32_t local = 0;
+  for (std::uint32_t rank = 0; rank < expert_ranks; ++rank)
+    local = std::max(local, full.placement.local_experts(rank));
+  Result<RowGeometry> row = row_geometry(full);
+  if (!row) return row.status();
+  Result<WindowLayout> out = dispatch_window(full, expert_ranks);
+  if (!out) return out.status();
+  Result<WindowLayout> back = reply_window(full, attention_ranks, local);
+  if (!back) return back.status();
+  ChannelSizes sizes;
+  sizes.row_bytes = row->stride_bytes;
+  sizes.reply_row_bytes = back->row_bytes;
+  sizes.dispatch_slot_bytes = out->slot_bytes;
+  sizes.reply_slot_bytes = back->slot_bytes;
+  if (__builtin_mul_overflow(back->window_bytes(), std::size_t{expert_ranks},
+                             &sizes.attention_window_bytes) ||
+      __builtin_mul_overflow(out->window_bytes(), std::size_t{attention_ranks},
+                             &sizes.expert_window_bytes)) {
+    return transport::refuse(
+        {"channel_sizes", "windows of all pairs", "more than 2^64 bytes", "what std::size_t holds",
+         -1, "ChannelConfig::max_tokens, hidden or depth"},
+        Code::exhausted);
+  }
+  const std::uint32_t peers = std::max(attention_ranks, expert_ranks);
+  sizes.connections = peers;
+  sizes.descriptors =
+      3 * peers + 1;  // a window each, the peer's while it is mapped, a process handle
+  sizes.signal_words = peers * (full.depth + control_ring + 1);
+  return sizes;
+}
+
+}  // namespace m2n

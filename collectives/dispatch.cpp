@@ -1,0 +1,279 @@
+// dispatch: arguments are checked, the plan is made, and only then is the first byte sent.
+#include <bit>
+#include <cstring>
+#include <string>
+
+#include "collectives/attention_end.hpp"
+#include "collectives/hooks.hpp"
+#include "collectives/slot.hpp"
+#include "transport/text.hpp"
+
+namespace m2n::collectives {
+namespace {
+
+using transport::Refusal;
+using transport::refuse;
+
+bool aligned(const void* pointer, std::size_t to) noexcept {
+  return std::bit_cast<std::uintptr_t>(pointer) % to == 0;
+}
+
+Status check_rows(const ConstRows& rows, std::size_t row_bytes, Refusal refusal) {
+  const std::string argument{refusal.argument};
+  if (rows.base == nullptr) {
+    refusal.actual = "nullptr";
+    refusal.allowed = "memory, unless there are 0 tokens";
+    return refuse(refusal);
+  }
+  if (rows.column_stride != 1) {
+    const std::string name = argument + ".column_stride";
+    refusal.argument = name;
+    refusal.actual = std::to_string(rows.column_stride);
+    refusal.allowed = "1 (adjacent elements)";
+    return refuse(refusal);
+  }
+  if (rows.row_stride_bytes != 0 && rows.row_stride_bytes < row_bytes) {
+    const std::string name = argument + ".row_stride_bytes";
+    refusal.argument = name;
+    refusal.actual = std::to_string(rows.row_stride_bytes);
+    refusal.allowed = "0 or at least " + std::to_string(row_bytes);
+    return refuse(refusal);
+  }
+  return {};
+}
+
+}  // namespace
+
+AttentionEnd::AttentionEnd(ChannelContext& context, Worker& worker, std::uint32_t attention_rank)
+    : ChannelEnd{context, worker}, attention_rank_{attention_rank} {
+  const ChannelConfig& config = context.config;
+  RouteShape shape;
+  shape.map = config.placement.map();
+  shape.top_k = config.top_k;
+  shape.max_tokens = config.max_tokens;
+  shape.combine = config.combine;
+  shape.weights = config.weights;
+  shape.choice = config.replica_choice;
+  shape.local_rank = context.group->expert_is_local;
+  const std::uint32_t in_flight =
+      config.presence == Presence::every ? config.depth : 2 * config.depth;
+  for (std::uint32_t i = 0; i < in_flight; ++i) operations_.emplace_back(shape);
+  ledgers_.assign(config.placement.expert_ranks(), Ledger{config.depth});
+  sum_ = transport::row_kernels().sum(config.wire, config.output);
+  row_pointers_.resize(std::size_t{config.top_k} * config.placement.max_parts());
+  row_weights_.resize(row_pointers_.size());
+  expert_rows_.resize(config.experts);
+}
+
+Status AttentionEnd::check_arguments(const Dispatch& arguments) const {
+  const ChannelConfig& config = context_.config;
+  Refusal refusal{"dispatch",
+                  "tokens",
+                  std::to_string(arguments.tokens),
+                  "0.." + std::to_string(config.max_tokens),
+                  context_.rank(),
+                  "ChannelConfig::max_tokens"};
+  if (arguments.tokens > config.max_tokens) return refuse(refusal);
+  if (arguments.extra.size() != config.extra_row_bytes.size()) {
+    return refuse({"dispatch", "extra", std::to_string(arguments.extra.size()) + " arrays",
+                   std::to_string(config.extra_row_bytes.size()), context_.rank(),
+                   "ChannelConfig::extra_row_bytes"});
+  }
+  return arguments.tokens == 0 ? Status{} : check_inputs(arguments);
+}
+
+Status AttentionEnd::check_inputs(const Dispatch& arguments) const {
+  const ChannelConfig& config = context_.config;
+  const std::int32_t rank = context_.rank();
+  if (Status status =
+          check_rows(arguments.x, context_.row_sizes[0],
+                     {"dispatch", "x", "", "", rank, "ChannelConfig::hidden and payload"});
+      !status) {
+    return status;
+  }
+  for (std::size_t i = 0; i < arguments.extra.size(); ++i) {
+    const std::string name = "extra[" + std::to_string(i) + "]";
+    if (Status status =
+            check_rows(arguments.extra[i], context_.row_sizes[i + 1],
+                       {"dispatch", name, "", "", rank, "ChannelConfig::extra_row_bytes"});
+        !status) {
+      return status;
+    }
+  }
+  const std::size_t id_bytes = arguments.ids.type == ExpertIds::Type::i32 ? 4 : 8;
+  if (arguments.ids.base == nullptr || !aligned(arguments.ids.base, id_bytes)) {
+    return refuse(
+        {"dispatch", "ids", arguments.ids.base == nullptr ? "nullptr" : "a misaligned pointer",
+         "memory aligned to " + std::to_string(id_bytes) + " bytes", rank, "Dispatch::ids"});
+  }
+  if (arguments.ids.row_stride != 0 && arguments.ids.row_stride < config.top_k) {
+    return refuse({"dispatch", "ids.row_stride", std::to_string(arguments.ids.row_stride),
+                   "0 or at least " + std::to_string(config.top_k), rank, "ChannelConfig::top_k"});
+  }
+  const RoutingWeights& weights = arguments.weights;
+  if (weights.type != DataType::f32 && weights.type != DataType::bf16) {
+    return refuse(
+        {"dispatch", "weights.type", name(weights.type), "f32 or bf16", rank, "Dispatch::weights"});
+  }
+  if (!aligned(weights.base, size_of(weights.type))) {
+    return refuse({"dispatch", "weights", "a misaligned pointer",
+                   "memory aligned to " + std::to_string(size_of(weights.type)) + " bytes", rank,
+                   "Dispatch::weights"});
+  }
+  if (weights.row_stride != 0 && weights.row_stride < config.top_k) {
+    return refuse({"dispatch", "weights.row_stride", std::to_string(weights.row_stride),
+                   "0 or at least " + std::to_string(config.top_k), rank, "ChannelConfig::top_k"});
+  }
+  return {};
+}
+
+AttentionEnd::Operation* AttentionEnd::free_operation() noexcept {
+  for (Operation& operation : operations_) {
+    if (operation.state == OperationState::free) return &operation;
+  }
+  return nullptr;
+}
+
+AttentionEnd::Operation* AttentionEnd::find(std::uint64_t number) noexcept {
+  for (Operation& operation : operations_) {
+    if (operation.state == OperationState::open && operation.number == number) return &operation;
+  }
+  return nullptr;
+}
+
+Result<AttentionEnd::Operation*> AttentionEnd::open_operation(const Dispatch& arguments) {
+  Operation* operation = free_operation();
+  if (operation == nullptr) {
+    return refuse({"dispatch", "operations in flight", std::to_string(operations_.size()),
+                   "fewer than " + std::to_string(operations_.size()) + "; combine one first",
+                   context_.rank(), "ChannelConfig::depth"},
+                  Code::exhausted);
+  }
+  const ChannelConfig& config = context_.config;
+  const std::uint64_t tokens = arguments.tokens;
+  operation->first = static_cast<std::uint32_t>(tokens * config.shard_index / config.shard_count);
+  operation->last =
+      static_cast<std::uint32_t>(tokens * (config.shard_index + 1) / config.shard_count);
+  const Routing routing{arguments.ids,   arguments.weights, operation->first,
+                        operation->last, next_operation_,   attention_rank_};
+  if (!operation->plan.make(routing)) {
+    const BadId& bad = operation->plan.bad_id();
+    return refuse({"dispatch",
+                   "ids[token " + std::to_string(bad.token) + "][k " + std::to_string(bad.k) + "]",
+                   std::to_string(bad.id), "-1..." + std::to_string(config.experts - 1),
+                   context_.rank(), "ChannelConfig::experts"});
+  }
+  for (std::uint32_t peer = 0; peer < links_.size(); ++peer) {
+    const bool touched = config.presence == Presence::every || operation->plan.rank(peer).rows != 0;
+    operation->peers[peer] = {.touched = touched};
+  }
+  return operation;
+}
+
+Status AttentionEnd::check_credits(const Operation& operation) {
+  for (std::uint32_t peer = 0; peer < links_.size(); ++peer) {
+    if (!operation.peers[peer].touched) continue;
+    if (Status status = check_link(*links_[peer], "dispatch"); !status) return status;
+    if (ledgers_[peer].has_credit() && links_[peer]->begin(ledgers_[peer].next()) != nullptr)
+      continue;
+    return refuse(
+        {"dispatch", "operations in flight to expert rank " + std::to_string(peer),
+         std::to_string(ledgers_[peer].issued() - ledgers_[peer].consumed()),
+         "fewer than " + std::to_string(context_.config.depth) + "; combine the oldest first",
+         context_.rank(), "ChannelConfig::depth"},
+        Code::exhausted);
+  }
+  return {};
+}
+
+Result<std::uint64_t> AttentionEnd::dispatch(const Dispatch& arguments) {
+  if (Status status = check_arguments(arguments); !status) return status;
+  reap();
+  Result<Operation*> opened = open_operation(arguments);
+  if (!opened) return opened.status();
+  Operation& operation = **opened;
+  if (Status status = check_credits(operation); !status) return status;
+  operation.number = next_operation_++;
+  operation.state = OperationState::open;
+  operation.layer = arguments.layer;
+  operation.micro_batch = arguments.micro_batch;
+  operation.next = operation.first;
+  operation.any_failed = false;
+  const auto peers = static_cast<std::uint32_t>(links_.size());
+  for (std::uint32_t i = 0; i < peers; ++i) {
+    const std::uint32_t peer = (attention_rank_ + i) % peers;
+    if (operation.peers[peer].touched) send(operation, peer, arguments);
+  }
+  count(operation);
+  return operation.number;
+}
+
+void AttentionEnd::send(Operation& operation, std::uint32_t peer, const Dispatch& arguments) {
+  PairLink& link = *links_[peer];
+  const RankRoute& route = operation.plan.rank(peer);
+  const std::uint64_t round = operation.peers[peer].round = ledgers_[peer].issue();
+  const std::size_t info = info_bytes(route.rows, route.entries);
+  const std::size_t body = info + route.rows * link.out().row_bytes;
+  std::byte* slot = link.begin(round);
+  auto& header = *reinterpret_cast<SlotHeader*>(slot);
+  header.operation = operation.number;
+  header.layer = operation.layer;
+  header.micro_batch = operation.micro_batch;
+  header.placement_version = context_.config.placement.version();
+  header.placement_hash = static_cast<std::uint16_t>(context_.config.placement.hash());
+  header.status = ReplyStatus::ok;
+  header.flags = 0;
+  header.rows = route.rows;
+  header.entries = route.entries;
+  header.body_offset = link.place(round, body);
+  if (route.rows != 0) {
+    std::byte* to = slot + header.body_offset;
+    const std::span<const RowInfo> rows = operation.plan.row_info(peer);
+    std::memcpy(to, rows.data(), rows.size_bytes());
+    std::memcpy(to + rows.size_bytes(), operation.plan.entries(peer).data(),
+                route.entries * sizeof(Entry));
+    copy_rows(to + info, rows.first(route.rows), arguments);
+  }
+  at(context_.group->config.world_rank, HookPoint::pre_send);
+  link.finish(round, body);
+  ++peer_statistics_[peer].rounds;
+  statistics_.wire_bytes += sizeof(SlotHeader) + body;
+}
+
+void AttentionEnd::copy_rows(std::byte* to, std::span<const RowInfo> rows,
+                             const Dispatch& arguments) const {
+  const transport::CopyFunction copy = transport::row_kernels().copy;
+  const std::size_t stride = context_.row_format.stride_bytes;
+  for (std::size_t array = 0; array < context_.row_sizes.size(); ++array) {
+    const ConstRows& from = array == 0 ? arguments.x : arguments.extra[array - 1];
+    const std::size_t bytes = context_.row_sizes[array];
+    const std::size_t from_stride = from.row_stride_bytes != 0 ? from.row_stride_bytes : bytes;
+    const auto* base = static_cast<const std::byte*>(from.base);
+    std::byte* target = to + context_.row_offsets[array];
+    for (const RowInfo& row : rows) {
+      copy(target, base + row.token * from_stride, bytes);
+      target += stride;
+    }
+  }
+}
+
+void AttentionEnd::count(const Operation& operation) {
+  ++statistics_.operations;
+  statistics_.tokens += operation.last - operation.first;
+  for (std::uint32_t peer = 0; peer < links_.size(); ++peer)
+    statistics_.rows += operation.plan.rank(peer).rows;
+  std::size_t row_bytes = 0;
+  for (std::size_t bytes : context_.row_sizes) row_bytes += bytes;
+  statistics_.logical_bytes += operation.plan.logical_rows() * row_bytes;
+  const std::span<const std::uint32_t> counts = operation.plan.expert_counts();
+  for (std::size_t e = 0; e < counts.size(); ++e) expert_rows_[e] += counts[e];
+}
+
+Statistics AttentionEnd::statistics() const {
+  Statistics statistics = statistics_;
+  statistics.expert_rows = expert_rows_;
+  statistics.peers = peer_statistics_;
+  return statistics;
+}
+
+}  // namespace m2n::collectives

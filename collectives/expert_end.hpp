@@ -1,0 +1,85 @@
+// The expert side of a channel: receive what attention ranks dispatched, reply to it. Used by its
+// worker's thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "collectives/batch_state.hpp"
+#include "collectives/channel_end.hpp"
+#include "m2n/channel.hpp"
+#include "transport/row_kernels.hpp"
+
+namespace m2n::collectives {
+
+class ExpertEnd final : public ChannelEnd {
+ public:
+  ExpertEnd(ChannelContext& context, Worker& worker, std::uint32_t expert_rank);
+  ~ExpertEnd();
+
+  Result<BatchState*> try_receive(const ReceivePolicy& policy);
+  Result<BatchState*> receive(Timeout timeout, const ReceivePolicy& policy);
+  Status timed_out_receive() const { return timed_out("receive", next_operation_, "attention"); }
+  // One Outputs per source.
+  Status reply(BatchState& batch, std::span<const Outputs> per_source);
+  Status reply_grouped(BatchState& batch, const Outputs& outputs);
+  // What a dropped batch does: every source hears `unserved`.
+  void abandon(BatchState& batch) noexcept;
+  bool idle() const noexcept;
+  Statistics statistics() const;
+
+ private:
+  // Choosing what goes into a batch.
+  Status choose_lockstep();
+  Status choose_touched(const ReceivePolicy& policy);
+  Status check_same_step();
+  void take(std::uint32_t source);
+  BatchState* free_batch() noexcept;
+
+  // Reading it.
+  Result<BatchState*> build(const ReceivePolicy& policy);
+  Status add_source(BatchState& batch, std::uint32_t source);
+  Status read_pairs(BatchSource& source, std::vector<Pair>& pairs, std::uint32_t pair_count) const;
+  Status malformed(std::uint32_t source, std::string detail) const;
+  Status group(BatchState& batch, const ReceivePolicy& policy);
+  Status place_groups(BatchState& batch);
+  void copy_groups(BatchState& batch);
+
+  // Answering it.
+  struct ReplyRows {  // the y rows of one source
+    const BatchSource* source = nullptr;
+    const std::byte* base = nullptr;
+    std::size_t stride_bytes = 0;
+    const std::uint32_t* index = nullptr;  // pair -> row, null = identity
+  };
+  Status check_outputs(const Outputs& outputs, std::size_t source) const;
+  void reply_source(const ReplyRows& rows, std::uint64_t round);
+  void write_reduced(const ReplyRows& rows, PairLink& link, std::uint64_t round, std::byte* to);
+  void write_per_expert(const ReplyRows& rows, PairLink& link, std::uint64_t round, std::byte* to);
+  std::byte* begin_reply(const BatchSource& source, std::uint64_t round, std::uint32_t rows,
+                         ReplyStatus status);
+  void refuse_source(const BatchSource& source, std::uint64_t round, ReplyStatus status);
+  void release(BatchState& batch) noexcept;
+
+  std::uint32_t expert_rank_;
+  std::uint32_t local_experts_;
+  std::uint64_t next_operation_ = 0;       // lockstep
+  std::vector<std::uint64_t> next_round_;  // per attention rank
+  std::vector<std::uint32_t> chosen_;      // sources of the batch that is being made
+  std::vector<bool> seen_;                 // touched: head round has been seen, and since when
+  std::vector<std::chrono::steady_clock::time_point> since_;
+  std::uint32_t first_missing_ = 0;  // lockstep: sources before it have come
+  std::vector<BatchState> batches_;
+  std::byte* grouped_memory_ = nullptr;
+  std::size_t grouped_bytes_ = 0;  // of one batch
+  std::size_t grouped_rows_ = 0;
+  transport::SumFunction sum_;
+  std::vector<const void*> row_pointers_;
+  std::vector<float> row_weights_;
+  std::vector<std::uint32_t> row_pairs_;  // pair of each entry of the row that is being summed
+  std::vector<std::uint64_t> expert_rows_;
+};
+
+}  // namespace m2n::collectives

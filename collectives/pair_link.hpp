@@ -1,0 +1,127 @@
+// One end of a pair: the window that the peer writes to, and the way to the peer's window. Rounds
+// go out and come in by slots; control messages by a small ring in front of them. Owned by a
+// channel end, used by the thread of its worker.
+//
+// Mapped pairs write straight into the peer's window and raise its word themselves. Other pairs
+// write into a staging window of the same layout and put each round from there.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "collectives/control.hpp"
+#include "collectives/layout.hpp"
+#include "collectives/slot.hpp"
+#include "collectives/worker.hpp"
+#include "m2n/status.hpp"
+
+namespace m2n::collectives {
+
+struct LinkSetup {
+  WindowLayout in;
+  WindowLayout out;
+  std::uint32_t peer_rank = 0;  // world rank
+  bool huge_pages = false;
+};
+
+class PairLink {
+ public:
+  // Registers the in-window. Blocks.
+  static Result<std::unique_ptr<PairLink>> create(Worker& worker, const LinkSetup& setup);
+  ~PairLink();
+  PairLink(const PairLink&) = delete;
+  PairLink& operator=(const PairLink&) = delete;
+
+  // Set-up: what the peer imports; importing the peer's; the peer has imported ours.
+  Result<transport::Blob> export_window();
+  Status attach(transport::PeerId peer, std::span<const std::byte> blob);
+  void seal() noexcept;
+
+  // --- rounds out ---
+  // Where this round's slot is written: header first. Null while an earlier put still reads the
+  // staging.
+  std::byte* begin(std::uint64_t round);
+  // Offset in the slot for a body of so many bytes.
+  std::size_t place(std::uint64_t round, std::size_t body_bytes) noexcept;
+  // Mapped pairs: the reader may take rows below `rows` already. Else nothing.
+  void fill(std::uint64_t round, std::uint32_t rows) noexcept;
+  // The round is complete: header and `body_bytes` from its body_offset on.
+  void finish(std::uint64_t round, std::size_t body_bytes);
+  // Everything of this round has been handed to the transport.
+  bool issued(std::uint64_t round) const noexcept;
+  // The local source of this round is not needed any more.
+  bool sent(std::uint64_t round) const noexcept;
+
+  // --- rounds in ---
+  bool complete(std::uint64_t round) const noexcept;
+  // Rows of this round that may be read; 0 before the header may be. all_rows once complete.
+  static constexpr std::uint32_t all_rows = 0xffff'ffffu;
+  std::uint32_t rows_ready(std::uint64_t round) const noexcept;
+  std::byte* slot(std::uint64_t round) const noexcept { return in_base_ + in_.slot_offset(round); }
+  const SlotHeader& header(std::uint64_t round) const noexcept {
+    return *reinterpret_cast<const SlotHeader*>(slot(round));
+  }
+
+  // --- control messages ---
+  // False when the ring is full: pump and try again.
+  bool send(const ControlMessage& message);
+  bool take(ControlMessage& message);
+
+  // --- state ---
+  const WindowLayout& in() const noexcept { return in_; }
+  const WindowLayout& out() const noexcept { return out_; }
+  bool mapped() const noexcept { return mapped_; }
+  std::uint32_t peer_rank() const noexcept { return peer_rank_; }
+  Worker& worker() noexcept { return worker_; }
+  bool has_pending() const noexcept { return waiting_ != 0 || in_flight_ != 0; }
+  // ok, or why this pair cannot be used any more.
+  const Status& health() const noexcept { return health_; }
+  void fail(Status status);
+
+  // Called by the worker.
+  void pump();
+  void completed(std::uint32_t item, const Status& status);
+  void set_id(std::uint32_t id) noexcept { id_ = id; }
+  std::uint32_t id() const noexcept { return id_; }
+
+ private:
+  // Items of the waiting and in-flight masks: slots, then control slots, then the taken word.
+  static constexpr std::uint32_t control_item = 16;
+  static constexpr std::uint32_t taken_item = control_item + control_ring;
+
+  PairLink(Worker& worker, const LinkSetup& setup);
+  Status register_windows(bool huge_pages);
+  void raise(std::uint32_t item);
+  bool put(std::uint32_t item);
+  std::uint64_t generation(std::uint64_t round) const noexcept { return round / in_.depth + 1; }
+
+  Worker& worker_;
+  WindowLayout in_;
+  WindowLayout out_;
+  std::uint32_t peer_rank_;
+  std::uint32_t id_ = 0;
+  bool mapped_ = false;
+  Status health_;
+  transport::PeerId peer_{};
+  transport::MemoryId in_memory_{};
+  transport::MemoryId staging_memory_{};
+  transport::RemoteId out_memory_{};
+  bool has_in_ = false;
+  bool has_staging_ = false;
+  bool has_out_ = false;
+  std::byte* in_base_ = nullptr;
+  std::byte* out_base_ = nullptr;        // the peer's window if mapped, else the staging window
+  std::vector<std::size_t> cursor_;      // per slot: where the next body goes
+  std::vector<std::size_t> body_bytes_;  // per slot: of the round that waits to be put
+  std::vector<std::uint64_t> round_;     // per slot: the last round begun
+  std::uint64_t waiting_ = 0;            // bit per item: to be put
+  std::uint64_t in_flight_ = 0;          // bit per item: put, not completed
+  std::uint64_t control_sent_ = 0;
+  std::uint64_t control_taken_ = 0;
+  std::uint64_t taken_owed_ = 0;  // raises of the peer's taken word that wait
+};
+
+}  // namespace m2n::collectives

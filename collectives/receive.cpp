@@ -1,0 +1,330 @@
+// receive: which rounds make a batch, and reading them with a careful eye, since a peer wrote them.
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <string>
+
+#include "collectives/expert_end.hpp"
+#include "collectives/hooks.hpp"
+#include "collectives/layout.hpp"
+#include "transport/text.hpp"
+
+namespace m2n::collectives {
+
+ExpertEnd::ExpertEnd(ChannelContext& context, Worker& worker, std::uint32_t expert_rank)
+    : ChannelEnd{context, worker},
+      expert_rank_{expert_rank},
+      local_experts_{context.config.placement.local_experts(expert_rank)},
+      sum_{transport::row_kernels().sum(context.config.wire, context.config.wire)} {
+  const ChannelConfig& config = context.config;
+  const std::uint32_t sources = context.group->config.attention_ranks;
+  const std::size_t per_row = std::size_t{config.top_k} * config.placement.max_parts();
+  next_round_.assign(sources, 0);
+  chosen_.reserve(sources);
+  seen_.assign(sources, false);
+  since_.resize(sources);
+  row_pointers_.resize(per_row);
+  row_weights_.resize(per_row);
+  row_pairs_.resize(per_row);
+  expert_rows_.resize(local_experts_);
+  const std::size_t batches =
+      config.presence == Presence::every ? config.depth : std::size_t{config.depth} * sources;
+  batches_.resize(batches);
+  if (config.layout != Layout::rows) {
+    // Checked when the channel's sizes were; address space only, pages come as rows do.
+    if (Result<GroupedLayout> layout = grouped_layout(config, sources, local_experts_); layout) {
+      grouped_bytes_ = (layout->bytes + 4095) & ~std::size_t{4095};
+      grouped_rows_ = layout->rows;
+    }
+  }
+  const std::size_t most_pairs = config.max_tokens * std::min<std::size_t>(per_row, local_experts_);
+  for (BatchState& batch : batches_) {
+    batch.sources.reserve(sources);
+    batch.rounds.reserve(sources);
+    batch.pairs.resize(sources);
+    for (auto& pairs : batch.pairs) pairs.resize(most_pairs);
+    if (config.layout == Layout::rows) continue;
+    batch.position.resize(sources);
+    for (auto& position : batch.position) position.resize(most_pairs);
+    batch.counts.resize(local_experts_);
+    batch.first_row.resize(local_experts_);
+    batch.cursor.resize(local_experts_);
+    batch.source_of.resize(grouped_rows_);
+    batch.row_of.resize(grouped_rows_);
+    if (grouped_bytes_ == 0) continue;
+    void* memory = mmap(nullptr, grouped_bytes_, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory != MAP_FAILED) batch.memory = static_cast<std::byte*>(memory);
+  }
+}
+
+ExpertEnd::~ExpertEnd() {
+  for (BatchState& batch : batches_) {
+    if (batch.memory != nullptr) munmap(batch.memory, grouped_bytes_);
+  }
+}
+
+BatchState* ExpertEnd::free_batch() noexcept {
+  for (BatchState& batch : batches_) {
+    if (!batch.in_use) return &batch;
+  }
+  return nullptr;
+}
+
+Result<BatchState*> ExpertEnd::try_receive(const ReceivePolicy& policy) {
+  Status status =
+      context_.config.presence == Presence::every ? choose_lockstep() : choose_touched(policy);
+  if (!status) return status;
+  return build(policy);
+}
+
+Result<BatchState*> ExpertEnd::receive(Timeout timeout, const ReceivePolicy& policy) {
+  Result<BatchState*> result = try_receive(policy);
+  if (result.code() != Code::again) return result;
+  const GroupCore& group = *context_.group;
+  const bool first = statistics_.operations == 0;
+  const Deadline deadline{timeout, first ? group.start_timeout : group.step_timeout};
+  const Status status = wait_until(
+      worker_, group.wait, deadline,
+      [&]() -> Status {
+        if (context_.state.load(std::memory_order_acquire) != ChannelState::open)
+          return context_.check("receive");
+        result = try_receive(policy);
+        return result ? Status{} : result.status();
+      },
+      [&] { pump(); });
+  count_wait(Clock::now() - deadline.start());
+  if (status.code() == Code::timeout) return timed_out_receive();
+  if (!status) return status;
+  return result;
+}
+
+Status ExpertEnd::choose_lockstep() {
+  const auto sources = static_cast<std::uint32_t>(links_.size());
+  for (; first_missing_ < sources; ++first_missing_) {
+    const PairLink& link = *links_[first_missing_];
+    if (link.complete(next_operation_)) continue;
+    blame(first_missing_);
+    return peer_closed_[missing_] ? closed_by_peer("receive") : check_missing("receive");
+  }
+  if (chosen_.empty()) {
+    for (std::uint32_t source = 0; source < sources; ++source) chosen_.push_back(source);
+    at(context_.group->config.world_rank, HookPoint::flag_seen_pre_copy);
+  }
+  return check_same_step();
+}
+
+Status ExpertEnd::check_same_step() {
+  const SlotHeader& first = links_[0]->header(next_operation_);
+  for (const auto& link : links_) {
+    const SlotHeader& header = link->header(next_operation_);
+    if (header.layer == first.layer && header.micro_batch == first.micro_batch) continue;
+    auto step = [](const SlotHeader& of, std::uint32_t rank) {
+      return "layer " + std::to_string(of.layer) + ", micro-batch " +
+             std::to_string(of.micro_batch) + " from world rank " + std::to_string(rank);
+    };
+    const std::string actual = step(header, link->peer_rank());
+    const std::string allowed = step(first, links_[0]->peer_rank()) + " (all sources alike)";
+    const std::uint64_t operation = next_operation_;
+    for (std::uint32_t source : chosen_) {
+      BatchSource refused;
+      refused.attention_rank = source;
+      refuse_source(refused, operation, ReplyStatus::invalid);
+      take(source);
+    }
+    chosen_.clear();
+    first_missing_ = 0;
+    ++next_operation_;
+    return transport::refuse({"receive", "operation " + std::to_string(operation), actual, allowed,
+                              context_.rank(), "Dispatch::layer and micro_batch"});
+  }
+  return {};
+}
+
+Status ExpertEnd::choose_touched(const ReceivePolicy& policy) {
+  const auto sources = static_cast<std::uint32_t>(links_.size());
+  const Clock::time_point now = Clock::now();
+  std::uint32_t oldest = sources;
+  std::uint32_t waiting = 0;
+  std::uint32_t gone = 0;
+  for (std::uint32_t source = 0; source < sources; ++source) {
+    if (!links_[source]->complete(next_round_[source])) {
+      if (peer_closed_[source] || !links_[source]->health()) ++gone;
+      blame(source);
+      continue;
+    }
+    if (!seen_[source]) {
+      seen_[source] = true;
+      since_[source] = now;
+    }
+    ++waiting;
+    if (oldest == sources || since_[source] < since_[oldest]) oldest = source;
+  }
+  if (waiting == 0) {
+    if (gone < sources) return Code::again;
+    return peer_closed_[missing_] ? closed_by_peer("receive") : check_missing("receive");
+  }
+  const bool enough = waiting >= std::min(policy.min_sources, sources - gone);
+  if (!enough && now - since_[oldest] < policy.max_wait) return Code::again;
+  chosen_.clear();
+  const SlotHeader& first = links_[oldest]->header(next_round_[oldest]);
+  for (std::uint32_t source = 0; source < sources; ++source) {
+    if (!seen_[source]) continue;
+    const SlotHeader& header = links_[source]->header(next_round_[source]);
+    if (context_.config.across_layers || header.layer == first.layer) chosen_.push_back(source);
+  }
+  at(context_.group->config.world_rank, HookPoint::flag_seen_pre_copy);
+  return {};
+}
+
+void ExpertEnd::take(std::uint32_t source) {
+  seen_[source] = false;
+  ++next_round_[source];
+  ++peer_statistics_[source].rounds;
+}
+
+Result<BatchState*> ExpertEnd::build(const ReceivePolicy& policy) {
+  BatchState* batch = free_batch();
+  if (batch == nullptr) {
+    return transport::refuse(
+        {"receive", "batches held", std::to_string(batches_.size()),
+         "fewer than " + std::to_string(batches_.size()) + "; reply to one first", context_.rank(),
+         "ChannelConfig::depth"},
+        Code::exhausted);
+  }
+  batch->sources.clear();
+  batch->rounds.clear();
+  batch->is_grouped = false;
+  batch->grouped = {};
+  Status status;
+  for (std::uint32_t source : chosen_) {
+    if (Status added = add_source(*batch, source); !added) status = added;
+  }
+  if (status && context_.config.layout != Layout::rows && !policy.as_rows) {
+    if (Status grouped = group(*batch, policy); !grouped) return grouped;  // nothing is taken
+  }
+  for (std::uint32_t source : chosen_) take(source);
+  chosen_.clear();
+  first_missing_ = 0;
+  ++next_operation_;
+  ++statistics_.operations;
+  batch->in_use = true;
+  if (!status) {
+    abandon(*batch);
+    return status;
+  }
+  for (const BatchSource& source : batch->sources) {
+    statistics_.rows += source.rows;
+    statistics_.logical_bytes += source.entries.size() * context_.row_format.stride_bytes;
+    statistics_.wire_bytes += sizeof(SlotHeader) + info_bytes(source.rows, source.entries.size()) +
+                              source.rows * source.row_stride_bytes;
+    for (const Pair& pair : source.pairs) ++expert_rows_[pair.local_expert];
+  }
+  return batch;
+}
+
+Status ExpertEnd::add_source(BatchState& batch, std::uint32_t index) {
+  const PairLink& link = *links_[index];
+  const std::uint64_t round = next_round_[index];
+  const std::byte* slot = link.slot(round);
+  const SlotHeader& header = link.header(round);
+  BatchSource source;
+  source.attention_rank = index;
+  source.operation = header.operation;
+  source.layer = header.layer;
+  source.micro_batch = header.micro_batch;
+  batch.rounds.push_back(round);
+  batch.sources.push_back(source);
+  const std::size_t rows = header.rows;
+  const std::size_t entries = header.entries;
+  const std::size_t info = info_bytes(rows, entries);
+  const std::size_t offset = header.body_offset;
+  if (rows > link.in().max_rows || entries > link.in().max_entries || offset % 64 != 0 ||
+      offset < sizeof(SlotHeader) || offset > link.in().slot_bytes ||
+      info + rows * link.in().row_bytes > link.in().slot_bytes - offset) {
+    return malformed(index, std::to_string(rows) + " rows and " + std::to_string(entries) +
+                                " entries at " + std::to_string(offset) + " do not fit the slot");
+  }
+  if (rows == 0) return entries == 0 ? Status{} : malformed(index, "entries without rows");
+  BatchSource& added = batch.sources.back();
+  const auto* row_info = reinterpret_cast<const RowInfo*>(slot + offset);
+  const auto* entry = reinterpret_cast<const Entry*>(row_info + rows + 1);
+  added.row = {row_info, rows + 1};
+  added.entries = {entry, entries};
+  added.rows = header.rows;
+  added.base = slot + offset + info;
+  added.row_stride_bytes = link.in().row_bytes;
+  Status status = read_pairs(added, batch.pairs[index], header.entries);
+  if (!status) {
+    added = source;  // no views into what is wrong
+    return status;
+  }
+  added.row = added.row.first(rows + 1);
+  return {};
+}
+
+// Checks the row information and lists the distinct (row, local expert).
+Status ExpertEnd::read_pairs(BatchSource& source, std::vector<Pair>& pairs,
+                             std::uint32_t entries) const {
+  std::size_t count = 0;
+  if (source.row[0].first_entry != 0 || source.row[source.rows].first_entry != entries) {
+    return malformed(source.attention_rank,
+                     "the header says " + std::to_string(source.rows) + " rows with " +
+                         std::to_string(entries) + " entries, the row information says " +
+                         std::to_string(source.row[source.rows].first_entry) + " entries");
+  }
+  for (std::uint32_t row = 0; row < source.rows; ++row) {
+    const std::uint32_t begin = source.row[row].first_entry;
+    const std::uint32_t end = source.row[row + 1].first_entry;
+    if (end <= begin || end > entries || end - begin > row_pairs_.size()) {
+      return malformed(source.attention_rank, "row " + std::to_string(row) + " has entries " +
+                                                  std::to_string(begin) + ".." +
+                                                  std::to_string(end));
+    }
+    for (std::uint32_t i = begin; i < end; ++i) {
+      const Entry& entry = source.entries[i];
+      if (entry.local_expert() >= local_experts_ || (i == begin && entry.repeated())) {
+        return malformed(source.attention_rank, "local expert " +
+                                                    std::to_string(entry.local_expert()) + " of " +
+                                                    std::to_string(local_experts_));
+      }
+      if (entry.repeated()) {
+        const auto known =
+            std::find_if(source.entries.begin() + begin, source.entries.begin() + i,
+                         [&](const Entry& e) { return e.expert_bits == entry.local_expert(); });
+        if (known == source.entries.begin() + i)
+          return malformed(source.attention_rank, "a repeat of nothing");
+        continue;
+      }
+      if (count == pairs.size()) return malformed(source.attention_rank, "too many pairs");
+      pairs[count++] = {row, entry.local_expert()};
+    }
+  }
+  source.pairs = {pairs.data(), count};
+  return {};
+}
+
+Status ExpertEnd::malformed(std::uint32_t source, std::string detail) const {
+  const std::uint32_t world = links_[source]->peer_rank();
+  return {Code::invalid, Scope::operation,
+          "receive: operation " +
+              std::to_string(links_[source]->header(next_round_[source]).operation) +
+              " from world rank " + std::to_string(world) + " is malformed: " + std::move(detail) +
+              " (rank " + std::to_string(context_.rank()) + ", channel \"" + context_.config.name +
+              "\")",
+          static_cast<std::int32_t>(world)};
+}
+
+Statistics ExpertEnd::statistics() const {
+  Statistics statistics = statistics_;
+  statistics.expert_rows = expert_rows_;
+  statistics.peers = peer_statistics_;
+  return statistics;
+}
+
+bool ExpertEnd::idle() const noexcept {
+  return std::none_of(batches_.begin(), batches_.end(),
+                      [](const BatchState& batch) { return batch.in_use; });
+}
+
+}  // namespace m2n::collectives

@@ -1,0 +1,52 @@
+// One thread's transport instance and the pair ends that live on it. Everything here is used by the
+// thread that owns the worker; only the stop flag may be set from elsewhere.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "m2n/status.hpp"
+#include "transport/transport.hpp"
+
+namespace m2n::collectives {
+
+class PairLink;
+
+class Worker {
+ public:
+  Worker(std::unique_ptr<transport::Transport> transport, std::uint32_t world_rank,
+         std::uint32_t index);
+
+  transport::Transport& transport() noexcept { return *transport_; }
+  std::uint32_t world_rank() const noexcept { return world_rank_; }
+  std::uint32_t index() const noexcept { return index_; }
+
+  // The peer's worker instance with this address; connected once.
+  Result<transport::PeerId> connect(std::uint32_t rank, std::uint32_t worker,
+                                    std::span<const std::byte> address);
+
+  void add(PairLink* link);
+  void remove(PairLink* link) noexcept;
+
+  // Hands waiting puts to the transport, takes completions and control messages. Never blocks.
+  void pump();
+  // Asks the transport for a dead peer and fails its links. Cheap, but not for every spin.
+  void check_peers();
+  // True while something waits that only pump() moves on.
+  bool has_pending() const noexcept;
+
+ private:
+  std::unique_ptr<transport::Transport> transport_;
+  std::uint32_t world_rank_;
+  std::uint32_t index_;
+  std::map<std::pair<std::uint32_t, std::uint32_t>, transport::PeerId> peers_;
+  std::vector<PairLink*> links_;  // by link id; null where one has gone
+  std::array<transport::Completion, 32> completions_;
+};
+
+}  // namespace m2n::collectives
