@@ -11,7 +11,7 @@ using collectives::ChannelState;
 void ChannelImpl::close() {
   ChannelState open = ChannelState::open;
   if (!context.state.compare_exchange_strong(open, ChannelState::closed)) return;
-  collectives::at(group->config.world_rank, collectives::HookPoint::pre_close);
+  collectives::at({collectives::HookPoint::pre_close, group->config.world_rank});
   if (attention) attention->announce_close();
   if (expert) expert->announce_close();
   std::erase(group->channels, this);

@@ -124,7 +124,7 @@ bool AttentionEnd::look(Operation& operation, std::uint32_t rank, std::uint32_t 
     const std::uint32_t expected =
         context_.config.combine == Combine::reduced ? route.rows : route.pairs;
     const std::size_t end = header.body_offset + expected * link.in().row_bytes;
-    at(context_.group->config.world_rank, HookPoint::pre_combine_read);
+    at({HookPoint::flag_seen_pre_read, context_.group->config.world_rank, rank, peer.round});
     if (header.status != ReplyStatus::ok || header.rows != expected || end > link.in().slot_bytes) {
       peer.failed = operation.any_failed = true;
       peer.why = header.status != ReplyStatus::ok ? header.status : ReplyStatus::invalid;
@@ -162,6 +162,7 @@ Status AttentionEnd::finish(Operation& operation) {
 }
 
 void AttentionEnd::release(Operation& operation) {
+  at({HookPoint::pre_ack, context_.group->config.world_rank, 0, operation.number});
   for (std::uint32_t rank = 0; rank < links_.size(); ++rank) {
     if (operation.peers[rank].touched) ledgers_[rank].finish(operation.peers[rank].round);
   }

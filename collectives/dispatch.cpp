@@ -58,7 +58,7 @@ AttentionEnd::AttentionEnd(ChannelContext& context, Worker& worker, std::uint32_
   const std::uint32_t in_flight =
       config.presence == Presence::every ? config.depth : 2 * config.depth;
   for (std::uint32_t i = 0; i < in_flight; ++i) operations_.emplace_back(shape);
-  ledgers_.assign(config.placement.expert_ranks(), Ledger{config.depth});
+  ledgers_.assign(config.placement.expert_ranks(), Ledger{config.depth, test_first_round.load()});
   sum_ = transport::row_kernels().sum(config.wire, config.output);
   row_pointers_.resize(std::size_t{config.top_k} * config.placement.max_parts());
   row_weights_.resize(row_pointers_.size());
@@ -214,6 +214,7 @@ void AttentionEnd::send(Operation& operation, std::uint32_t peer, const Dispatch
   const std::uint64_t round = operation.peers[peer].round = ledgers_[peer].issue();
   const std::size_t info = info_bytes(route.rows, route.entries);
   const std::size_t body = info + route.rows * link.out().row_bytes;
+  at({HookPoint::pre_send, context_.group->config.world_rank, peer, round});
   std::byte* slot = link.begin(round);
   auto& header = *reinterpret_cast<SlotHeader*>(slot);
   header.operation = operation.number;
@@ -234,7 +235,8 @@ void AttentionEnd::send(Operation& operation, std::uint32_t peer, const Dispatch
                 route.entries * sizeof(Entry));
     copy_rows(to + info, rows.first(route.rows), arguments);
   }
-  at(context_.group->config.world_rank, HookPoint::pre_send);
+  at({HookPoint::header_written, context_.group->config.world_rank, peer, round, slot,
+      link.out().slot_bytes});
   link.finish(round, body);
   ++peer_statistics_[peer].rounds;
   statistics_.wire_bytes += sizeof(SlotHeader) + body;

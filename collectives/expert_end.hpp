@@ -21,7 +21,9 @@ class ExpertEnd final : public ChannelEnd {
 
   Result<BatchState*> try_receive(const ReceivePolicy& policy);
   Result<BatchState*> receive(Timeout timeout, const ReceivePolicy& policy);
-  Status timed_out_receive() const { return timed_out("receive", next_operation_, "attention"); }
+  Status timed_out_receive() const {
+    return timed_out("receive", next_round_[missing_], "attention");
+  }
   // One Outputs per source.
   Status reply(BatchState& batch, std::span<const Outputs> per_source);
   Status reply_grouped(BatchState& batch, const Outputs& outputs);
@@ -65,7 +67,6 @@ class ExpertEnd final : public ChannelEnd {
 
   std::uint32_t expert_rank_;
   std::uint32_t local_experts_;
-  std::uint64_t next_operation_ = 0;       // lockstep
   std::vector<std::uint64_t> next_round_;  // per attention rank
   std::vector<std::uint32_t> chosen_;      // sources of the batch that is being made
   std::vector<bool> seen_;                 // touched: head round has been seen, and since when

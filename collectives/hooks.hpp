@@ -1,28 +1,48 @@
-// Points at which a test may step in: to delay a rank, to count, to stop. Costs one load when
-// unused.
+// Points at which a test may step in: to delay a rank, to damage a slot, to count. One load each
+// when unused.
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 
 namespace m2n::collectives {
 
 enum class HookPoint : std::uint8_t {
-  pre_send,            // dispatch has packed and is about to publish
-  flag_seen_pre_copy,  // receive has seen all words and has not read the slots yet
-  pre_reply,           // reply is about to write
-  pre_combine_read,    // combine has seen a reply complete and has not read it yet
+  pre_send,            // attention: before the first byte of a round is written
+  header_written,      // attention: the slot is complete, its signal is not raised yet
+  flag_seen_pre_copy,  // expert: all words of a batch were seen, its slots were not read yet
+  pre_combine_send,    // expert: before the first byte of a reply is written
+  flag_seen_pre_read,  // attention: a reply's header may be read and was not yet
+  pre_ack,             // attention: combine has summed, the credits are not free yet
   pre_close,
+  yield,  // a waiting call yields its core, or
+  sleep,  // sleeps on the doorbell
 };
 
-using Hook = void (*)(std::uint32_t world_rank, HookPoint point);
+struct HookEvent {
+  HookPoint point{};
+  std::uint32_t world_rank = 0;
+  std::uint32_t peer = 0;  // role rank, where there is one
+  std::uint64_t round = 0;
+  std::byte* slot = nullptr;  // header_written only
+  std::size_t slot_bytes = 0;
+};
 
-// Process-wide; set it while no rank is inside a call.
-inline std::atomic<Hook> test_hook{nullptr};
+struct Hook {
+  void (*call)(void* context, const HookEvent& event) = nullptr;
+  void* context = nullptr;
+};
 
-inline void at(std::uint32_t world_rank, HookPoint point) {
-  if (const Hook hook = test_hook.load(std::memory_order_relaxed); hook != nullptr) [[unlikely]] {
-    hook(world_rank, point);
+// Process-wide. Change them while no rank is inside a call.
+inline std::atomic<const Hook*> test_hook{nullptr};
+// Rounds of channels opened from now on begin here (mapped pairs; a multiple of every depth in
+// use).
+inline std::atomic<std::uint64_t> test_first_round{0};
+
+inline void at(const HookEvent& event) {
+  if (const Hook* hook = test_hook.load(std::memory_order_relaxed); hook != nullptr) [[unlikely]] {
+    hook->call(hook->context, event);
   }
 }
 

@@ -14,7 +14,8 @@ class Ledger {
  public:
   static constexpr std::uint32_t max_depth = 64;
 
-  explicit Ledger(std::uint32_t depth) noexcept : depth_{depth} {}
+  explicit Ledger(std::uint32_t depth, std::uint64_t first_round = 0) noexcept
+      : depth_{depth}, issued_{first_round}, consumed_{first_round} {}
 
   bool has_credit() const noexcept { return issued_ - consumed_ < depth_; }
   // The round number that the next issue() gives.

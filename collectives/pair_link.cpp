@@ -141,7 +141,8 @@ std::uint32_t PairLink::rows_ready(std::uint64_t round) const noexcept {
   const SlotHeader& slot_header = header(round);
   const std::uint64_t filled = transport::load_acquire(&slot_header.filled);
   if (transport::load_acquire(&slot_header.word) >= generation(round)) return all_rows;
-  return filled >> 32 == generation(round) ? static_cast<std::uint32_t>(filled) : 0;
+  return filled >> 32 == (generation(round) & 0xffff'ffffu) ? static_cast<std::uint32_t>(filled)
+                                                            : 0;
 }
 
 bool PairLink::send(const ControlMessage& message) {

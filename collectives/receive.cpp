@@ -19,7 +19,7 @@ ExpertEnd::ExpertEnd(ChannelContext& context, Worker& worker, std::uint32_t expe
   const ChannelConfig& config = context.config;
   const std::uint32_t sources = context.group->config.attention_ranks;
   const std::size_t per_row = std::size_t{config.top_k} * config.placement.max_parts();
-  next_round_.assign(sources, 0);
+  next_round_.assign(sources, test_first_round.load());
   chosen_.reserve(sources);
   seen_.assign(sources, false);
   since_.resize(sources);
@@ -103,21 +103,21 @@ Status ExpertEnd::choose_lockstep() {
   const auto sources = static_cast<std::uint32_t>(links_.size());
   for (; first_missing_ < sources; ++first_missing_) {
     const PairLink& link = *links_[first_missing_];
-    if (link.complete(next_operation_)) continue;
+    if (link.complete(next_round_[first_missing_])) continue;
     blame(first_missing_);
     return peer_closed_[missing_] ? closed_by_peer("receive") : check_missing("receive");
   }
   if (chosen_.empty()) {
     for (std::uint32_t source = 0; source < sources; ++source) chosen_.push_back(source);
-    at(context_.group->config.world_rank, HookPoint::flag_seen_pre_copy);
+    at({HookPoint::flag_seen_pre_copy, context_.group->config.world_rank});
   }
   return check_same_step();
 }
 
 Status ExpertEnd::check_same_step() {
-  const SlotHeader& first = links_[0]->header(next_operation_);
+  const SlotHeader& first = links_[0]->header(next_round_[0]);
   for (const auto& link : links_) {
-    const SlotHeader& header = link->header(next_operation_);
+    const SlotHeader& header = link->header(next_round_[0]);
     if (header.layer == first.layer && header.micro_batch == first.micro_batch) continue;
     auto step = [](const SlotHeader& of, std::uint32_t rank) {
       return "layer " + std::to_string(of.layer) + ", micro-batch " +
@@ -125,7 +125,7 @@ Status ExpertEnd::check_same_step() {
     };
     const std::string actual = step(header, link->peer_rank());
     const std::string allowed = step(first, links_[0]->peer_rank()) + " (all sources alike)";
-    const std::uint64_t operation = next_operation_;
+    const std::uint64_t operation = next_round_[0];
     for (std::uint32_t source : chosen_) {
       BatchSource refused;
       refused.attention_rank = source;
@@ -134,7 +134,6 @@ Status ExpertEnd::check_same_step() {
     }
     chosen_.clear();
     first_missing_ = 0;
-    ++next_operation_;
     return transport::refuse({"receive", "operation " + std::to_string(operation), actual, allowed,
                               context_.rank(), "Dispatch::layer and micro_batch"});
   }
@@ -173,7 +172,7 @@ Status ExpertEnd::choose_touched(const ReceivePolicy& policy) {
     const SlotHeader& header = links_[source]->header(next_round_[source]);
     if (context_.config.across_layers || header.layer == first.layer) chosen_.push_back(source);
   }
-  at(context_.group->config.world_rank, HookPoint::flag_seen_pre_copy);
+  at({HookPoint::flag_seen_pre_copy, context_.group->config.world_rank});
   return {};
 }
 
@@ -206,7 +205,6 @@ Result<BatchState*> ExpertEnd::build(const ReceivePolicy& policy) {
   for (std::uint32_t source : chosen_) take(source);
   chosen_.clear();
   first_missing_ = 0;
-  ++next_operation_;
   ++statistics_.operations;
   batch->in_use = true;
   if (!status) {

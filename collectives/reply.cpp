@@ -101,7 +101,8 @@ void ExpertEnd::reply_source(const ReplyRows& rows, std::uint64_t round) {
   const bool reduced = context_.config.combine == Combine::reduced;
   const auto count =
       reduced ? rows.source->rows : static_cast<std::uint32_t>(rows.source->pairs.size());
-  at(context_.group->config.world_rank, HookPoint::pre_reply);
+  at({HookPoint::pre_combine_send, context_.group->config.world_rank, rows.source->attention_rank,
+      round});
   std::byte* to = begin_reply(*rows.source, round, count, ReplyStatus::ok);
   if (to == nullptr) return;
   if (reduced) {

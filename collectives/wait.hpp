@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstdint>
 
+#include "collectives/hooks.hpp"
 #include "collectives/worker.hpp"
 #include "m2n/status.hpp"
 #include "m2n/types.hpp"
@@ -102,10 +103,12 @@ Status wait_until(Worker& worker, const WaitPolicy& policy, const Deadline& dead
     const Clock::time_point now = Clock::now();
     if (deadline.passed(now)) return Code::timeout;
     if (now - yield_start < policy.yield || worker.has_pending()) {
+      at({HookPoint::yield, worker.world_rank()});
       sched_yield();
       continue;
     }
     const std::chrono::nanoseconds limit = std::min(policy.sleep_limit, deadline.left(now));
+    at({HookPoint::sleep, worker.world_rank()});
     worker.transport().doorbell().sleep([&] { return (status = step()).code() != Code::again; },
                                         limit);
     if (status.code() != Code::again) return status;
