@@ -49,10 +49,10 @@ def summarise(measured):
     by_size = {}
     for name, lines in measured.items():
         for line in filter(usable, lines):
-            by_size.setdefault((line["tokens"], line["core_state"]), []).append((
-                line["baseline_roundtrip_p50_us"],
-                line["roundtrip_p50_us"], name))
-    out = [f"{'tokens':>7} {'cores':>6} {'m2n us':>9} {'default us':>11} {'speedup':>8} {'tuned us':>9} {'speedup':>8}  by"]
+            by_size.setdefault((line["tokens"], line["core_state"]), []).append(
+                (line["baseline_roundtrip_p50_us"], line["roundtrip_p50_us"], name))
+    out = [f"{'tokens':>7} {'cores':>6} {'m2n us':>9} {'default us':>11} {'speedup':>8} {'tuned us':>9} "
+           f"{'speedup':>8}  by"]
     for (tokens, state), rows in sorted(by_size.items()):
         installed = [row for row in rows if SETTINGS[row[2]][0]]
         tuned = min(rows)
@@ -72,8 +72,8 @@ def main(program, extra):
         for name, (_, launcher, environment) in SETTINGS.items():
             file = pathlib.Path(directory) / f"{name}.json"
             many = ranks > (os.cpu_count() or 1) and launcher[0].endswith("openmpi")
-            command = [*launcher, *(["--oversubscribe"] if many else []), "-n", str(ranks), program, *options, "--baseline", "mpi",
-                       "--json", str(file)]
+            command = [*launcher, *(["--oversubscribe"] if many else []), "-n", str(ranks), program, *options,
+                       "--baseline", "mpi", "--json", str(file)]
             lines = run(command, environment, file)
             if lines is None:
                 failed.append(name)
