@@ -77,6 +77,7 @@ Result<ShmBlob> parse_shm_blob(std::span<const std::byte> bytes) {
       kind != static_cast<std::uint32_t>(ShmKind::memory)) {
     return bad_blob("kind " + std::to_string(kind));
   }
+  if (huge_pages > 1) return bad_blob("flags " + std::to_string(huge_pages));
   blob.kind = static_cast<ShmKind>(kind);
   if (blob.pid <= 0 || blob.descriptor < 0) return bad_blob("a negative pid or descriptor");
   if (huge_pages > 1) return bad_blob("huge_pages = " + std::to_string(huge_pages));
