@@ -99,7 +99,7 @@ Result<Descriptor> lock_file(const std::string& path, std::chrono::nanoseconds t
                     path + " stays locked by another process of this job"};
     }
     std::this_thread::sleep_for(pause);
-    pause = std::min(pause * 2, std::chrono::microseconds{5000});
+    pause = std::min(pause * 2, std::chrono::microseconds{500});  // others may hold it hot
   }
   return file;
 }
