@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "collectives/arena.hpp"
 #include "collectives/channel_end.hpp"
 #include "collectives/ledger.hpp"
 #include "collectives/route_plan.hpp"
@@ -18,6 +19,7 @@ namespace m2n::collectives {
 class AttentionEnd final : public ChannelEnd {
  public:
   AttentionEnd(ChannelContext& context, Worker& worker, std::uint32_t attention_rank);
+  ~AttentionEnd();
 
   // The number of the operation, or why there is none.
   Result<std::uint64_t> dispatch(const Dispatch& arguments);
@@ -31,6 +33,15 @@ class AttentionEnd final : public ChannelEnd {
   // Frees the slots of abandoned operations whose replies are in.
   void reap();
   bool idle() const noexcept;
+  // The largest `pieces` of all attention ranks, or `again`.
+  Status try_agree(std::uint64_t pieces, std::uint64_t& agreed);
+  Status timed_out_agree() const {
+    return timed_out("agree_pieces", statistics_.operations, "expert");
+  }
+  Result<ArenaBlock> arena_acquire(std::uint32_t tokens);
+  // exchange = shared: registers the arena and gives what peers import.
+  Result<transport::Blob> make_arena();
+  void seal_arena() noexcept;
   Status timed_out_combine(std::uint64_t operation) const {
     return timed_out("combine", operation, "expert");
   }
@@ -58,6 +69,8 @@ class AttentionEnd final : public ChannelEnd {
     std::uint32_t last = 0;
     std::uint32_t next = 0;  // token that combine takes next
     bool any_failed = false;
+    std::uint32_t block = ArenaRing::none;  // of the arena
+    std::uint32_t arena_row = 0;            // its row of token 0
   };
 
   Status check_arguments(const Dispatch& arguments) const;
@@ -67,6 +80,11 @@ class AttentionEnd final : public ChannelEnd {
   Result<Operation*> open_operation(const Dispatch& arguments);
   Status check_credits(const Operation& operation);
   void send(Operation& operation, std::uint32_t peer, const Dispatch& arguments);
+  void on_message(std::uint32_t peer, const ControlMessage& message) override;
+  Status place_in_arena(Operation& operation, const Dispatch& arguments);
+  void write_index(std::byte* to, const Operation& operation, std::span<const RowInfo> rows) const;
+  bool rows_read(const Operation& operation) const;
+  void free_block(Operation& operation) noexcept;
   void copy_rows(std::byte* to, std::span<const RowInfo> rows, const Dispatch& arguments) const;
   void count(const Operation& operation);
 
@@ -81,6 +99,10 @@ class AttentionEnd final : public ChannelEnd {
   void release(Operation& operation);
 
   std::uint32_t attention_rank_;
+  bool asked_ = false;  // agree_pieces
+  bool answered_ = false;
+  std::uint64_t answer_ = 0;
+  ArenaMemory arena_;
   std::vector<Operation> operations_;
   std::vector<Ledger> ledgers_;  // per pair
   std::uint64_t next_operation_ = 0;

@@ -161,6 +161,11 @@ Result<bool> Channel::input_free(const Ticket& ticket) {
   return impl_->attention->input_free(ticket.operation());
 }
 
+Result<ArenaBlock> Channel::arena_acquire(std::uint32_t tokens) {
+  if (Status status = check_attention(impl_, "arena_acquire"); !status) return status;
+  return impl_->attention->arena_acquire(tokens);
+}
+
 Status Channel::cancel(Ticket& ticket) {
   if (Status status = check_ticket(impl_, ticket, "cancel"); !status) return status;
   ticket = Ticket{};

@@ -160,6 +160,14 @@ Hello Opening::hello(const Status& prepared) {
   }
   describe(hello, impl_->context.config);
   if (impl_->attention) export_end(hello, *impl_->attention, true);
+  if (impl_->attention && impl_->context.config.exchange == ExchangeKind::shared) {
+    Result<transport::Blob> arena = impl_->attention->make_arena();
+    if (arena) {
+      hello.value("arena", std::move(*arena));
+    } else {
+      exported_ = arena.status();
+    }
+  }
   if (impl_->expert) export_end(hello, *impl_->expert, false);
   if (!exported_) hello.refusal = exported_.text();
   auto put_worker = [&](const char* key, std::uint32_t worker) {
@@ -175,7 +183,15 @@ Status Opening::attach(const std::vector<Hello>& peers) {
   if (impl_->attention) {
     if (Status status = attach_end(*impl_->attention, true, peers); !status) return status;
   }
-  if (impl_->expert) return attach_end(*impl_->expert, false, peers);
+  if (!impl_->expert) return {};
+  if (Status status = attach_end(*impl_->expert, false, peers); !status) return status;
+  if (impl_->context.config.exchange != ExchangeKind::shared) return {};
+  for (std::uint32_t rank = 0; rank < impl_->expert->links().size(); ++rank) {
+    const Bytes* arena = peers[impl_->expert->links()[rank]->peer_rank()].find("arena");
+    if (arena == nullptr)
+      return {Code::invalid, Scope::group, "open: an attention rank has no arena"};
+    if (Status status = impl_->expert->attach_arena(rank, *arena); !status) return status;
+  }
   return {};
 }
 
@@ -211,7 +227,10 @@ std::shared_ptr<ChannelImpl> Opening::finish() {
   auto seal = [](ChannelEnd& end) {
     for (auto& link : end.links()) link->seal();
   };
-  if (impl_->attention) seal(*impl_->attention);
+  if (impl_->attention) {
+    seal(*impl_->attention);
+    impl_->attention->seal_arena();
+  }
   if (impl_->expert) seal(*impl_->expert);
   group_->channels.push_back(impl_.get());
   return std::move(impl_);

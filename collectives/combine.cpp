@@ -166,6 +166,7 @@ void AttentionEnd::release(Operation& operation) {
   for (std::uint32_t rank = 0; rank < links_.size(); ++rank) {
     if (operation.peers[rank].touched) ledgers_[rank].finish(operation.peers[rank].round);
   }
+  free_block(operation);
   operation.state = OperationState::free;
 }
 
@@ -202,10 +203,11 @@ Result<bool> AttentionEnd::issued(std::uint64_t number) {
   return true;
 }
 
-// dispatch has copied every row by the time it returns.
+// Pushed rows were copied by the time dispatch returned.
 Result<bool> AttentionEnd::input_free(std::uint64_t number) {
-  if (find(number) == nullptr) return unknown("input_free", number, context_.rank());
-  return true;
+  const Operation* operation = find(number);
+  if (operation == nullptr) return unknown("input_free", number, context_.rank());
+  return rows_read(*operation);
 }
 
 void AttentionEnd::abandon(std::uint64_t number) noexcept {

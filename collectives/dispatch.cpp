@@ -193,6 +193,7 @@ Result<std::uint64_t> AttentionEnd::dispatch(const Dispatch& arguments) {
   if (!opened) return opened.status();
   Operation& operation = **opened;
   if (Status status = check_credits(operation); !status) return status;
+  if (Status status = place_in_arena(operation, arguments); !status) return status;
   operation.number = next_operation_++;
   operation.state = OperationState::open;
   operation.layer = arguments.layer;
@@ -213,7 +214,9 @@ void AttentionEnd::send(Operation& operation, std::uint32_t peer, const Dispatch
   const RankRoute& route = operation.plan.rank(peer);
   const std::uint64_t round = operation.peers[peer].round = ledgers_[peer].issue();
   const std::size_t info = info_bytes(route.rows, route.entries);
-  const std::size_t body = info + route.rows * link.out().row_bytes;
+  const bool by_index = operation.block != ArenaRing::none;
+  const std::size_t body =
+      info + (by_index ? index_bytes(route.rows) : route.rows * link.out().row_bytes);
   at({HookPoint::pre_send, context_.group->config.world_rank, peer, round});
   std::byte* slot = link.begin(round);
   auto& header = *reinterpret_cast<SlotHeader*>(slot);
@@ -223,7 +226,7 @@ void AttentionEnd::send(Operation& operation, std::uint32_t peer, const Dispatch
   header.placement_version = context_.config.placement.version();
   header.placement_hash = static_cast<std::uint16_t>(context_.config.placement.hash());
   header.status = ReplyStatus::ok;
-  header.flags = 0;
+  header.flags = by_index ? flag::index_list : std::uint8_t{0};
   header.rows = route.rows;
   header.entries = route.entries;
   header.body_offset = link.place(round, body);
@@ -233,7 +236,11 @@ void AttentionEnd::send(Operation& operation, std::uint32_t peer, const Dispatch
     std::memcpy(to, rows.data(), rows.size_bytes());
     std::memcpy(to + rows.size_bytes(), operation.plan.entries(peer).data(),
                 route.entries * sizeof(Entry));
-    copy_rows(to + info, rows.first(route.rows), arguments);
+    if (by_index) {
+      write_index(to + info, operation, rows.first(route.rows));
+    } else {
+      copy_rows(to + info, rows.first(route.rows), arguments);
+    }
   }
   at({HookPoint::header_written, context_.group->config.world_rank, peer, round, slot,
       link.out().slot_bytes});

@@ -30,9 +30,13 @@ class ExpertEnd final : public ChannelEnd {
   // What a dropped batch does: every source hears `unserved`.
   void abandon(BatchState& batch) noexcept;
   bool idle() const noexcept;
+  // exchange = shared: maps the arena of an attention rank.
+  Status attach_arena(std::uint32_t attention_rank, std::span<const std::byte> blob);
   Statistics statistics() const;
 
  private:
+  void on_message(std::uint32_t peer, const ControlMessage& message) override;
+
   // Choosing what goes into a batch.
   Status choose_lockstep();
   Status choose_touched(const ReceivePolicy& policy);
@@ -43,6 +47,7 @@ class ExpertEnd final : public ChannelEnd {
   // Reading it.
   Result<BatchState*> build(const ReceivePolicy& policy);
   Status add_source(BatchState& batch, std::uint32_t source);
+  Status locate_rows(BatchSource& source, bool by_index, const std::byte* payload) const;
   Status read_pairs(BatchSource& source, std::vector<Pair>& pairs, std::uint32_t pair_count) const;
   Status malformed(std::uint32_t source, std::string detail) const;
   Status group(BatchState& batch, const ReceivePolicy& policy);
@@ -65,8 +70,17 @@ class ExpertEnd final : public ChannelEnd {
   void refuse_source(const BatchSource& source, std::uint64_t round, ReplyStatus status);
   void release(BatchState& batch) noexcept;
 
+  struct RemoteArena {
+    const std::byte* base = nullptr;
+    std::size_t rows = 0;
+    transport::RemoteId memory{};
+  };
+
   std::uint32_t expert_rank_;
+  std::vector<RemoteArena> arenas_;  // by attention rank; empty without a shared exchange
   std::uint32_t local_experts_;
+  std::vector<bool> asked_;  // agree_pieces: by attention rank
+  std::uint64_t most_pieces_ = 0;
   std::vector<std::uint64_t> next_round_;  // per attention rank
   std::vector<std::uint32_t> chosen_;      // sources of the batch that is being made
   std::vector<bool> seen_;                 // touched: head round has been seen, and since when

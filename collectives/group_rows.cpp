@@ -31,6 +31,10 @@ Status ExpertEnd::group(BatchState& batch, const ReceivePolicy& policy) {
   }
   batch.grouped.row_stride_bytes = stride;
   copy_groups(batch);
+  for (std::size_t s = 0; s < batch.sources.size(); ++s) {
+    if (batch.sources[s].index != nullptr)
+      links_[batch.sources[s].attention_rank]->say_gathered(batch.rounds[s]);
+  }
   batch.is_grouped = true;
   return {};
 }

@@ -145,6 +145,15 @@ std::uint32_t PairLink::rows_ready(std::uint64_t round) const noexcept {
                                                             : 0;
 }
 
+bool PairLink::gathered(std::uint64_t round) const noexcept {
+  return transport::load_acquire(&header(round).gathered) >= generation(round);
+}
+
+void PairLink::say_gathered(std::uint64_t round) noexcept {
+  auto& slot_header = *reinterpret_cast<SlotHeader*>(out_base_ + out_.slot_offset(round));
+  transport::store_release(&slot_header.gathered, generation(round));
+}
+
 bool PairLink::send(const ControlMessage& message) {
   const std::uint64_t taken = transport::load_acquire(&control_of(in_base_).taken);
   const auto index = static_cast<std::uint32_t>(control_sent_ % control_ring);

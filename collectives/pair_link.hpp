@@ -65,6 +65,11 @@ class PairLink {
     return *reinterpret_cast<const SlotHeader*>(slot(round));
   }
 
+  // Mapped pairs: the rows of this round of ours were copied by the peer | tell the peer that we
+  // have.
+  bool gathered(std::uint64_t round) const noexcept;
+  void say_gathered(std::uint64_t round) noexcept;
+
   // --- control messages ---
   // False when the ring is full: pump and try again.
   bool send(const ControlMessage& message);
@@ -75,6 +80,7 @@ class PairLink {
   const WindowLayout& out() const noexcept { return out_; }
   bool mapped() const noexcept { return mapped_; }
   std::uint32_t peer_rank() const noexcept { return peer_rank_; }
+  transport::PeerId peer() const noexcept { return peer_; }
   Worker& worker() noexcept { return worker_; }
   bool has_pending() const noexcept { return waiting_ != 0 || in_flight_ != 0; }
   // ok, or why this pair cannot be used any more.

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <string>
 
+#include "collectives/arena.hpp"
 #include "collectives/expert_end.hpp"
 #include "collectives/hooks.hpp"
 #include "collectives/layout.hpp"
@@ -20,6 +21,7 @@ ExpertEnd::ExpertEnd(ChannelContext& context, Worker& worker, std::uint32_t expe
   const std::uint32_t sources = context.group->config.attention_ranks;
   const std::size_t per_row = std::size_t{config.top_k} * config.placement.max_parts();
   next_round_.assign(sources, test_first_round.load());
+  asked_.assign(sources, false);
   chosen_.reserve(sources);
   seen_.assign(sources, false);
   since_.resize(sources);
@@ -59,6 +61,9 @@ ExpertEnd::ExpertEnd(ChannelContext& context, Worker& worker, std::uint32_t expe
 }
 
 ExpertEnd::~ExpertEnd() {
+  for (const RemoteArena& arena : arenas_) {
+    if (arena.base != nullptr) worker_.transport().drop_remote(arena.memory);
+  }
   for (BatchState& batch : batches_) {
     if (batch.memory != nullptr) munmap(batch.memory, grouped_bytes_);
   }
@@ -215,7 +220,8 @@ Result<BatchState*> ExpertEnd::build(const ReceivePolicy& policy) {
     statistics_.rows += source.rows;
     statistics_.logical_bytes += source.entries.size() * context_.row_format.stride_bytes;
     statistics_.wire_bytes += sizeof(SlotHeader) + info_bytes(source.rows, source.entries.size()) +
-                              source.rows * source.row_stride_bytes;
+                              (source.index != nullptr ? index_bytes(source.rows)
+                                                       : source.rows * source.row_stride_bytes);
     for (const Pair& pair : source.pairs) ++expert_rows_[pair.local_expert];
   }
   return batch;
@@ -237,9 +243,11 @@ Status ExpertEnd::add_source(BatchState& batch, std::uint32_t index) {
   const std::size_t entries = header.entries;
   const std::size_t info = info_bytes(rows, entries);
   const std::size_t offset = header.body_offset;
+  const bool by_index = (header.flags & flag::index_list) != 0;
+  const std::size_t payload_bytes = by_index ? index_bytes(rows) : rows * link.in().row_bytes;
   if (rows > link.in().max_rows || entries > link.in().max_entries || offset % 64 != 0 ||
       offset < sizeof(SlotHeader) || offset > link.in().slot_bytes ||
-      info + rows * link.in().row_bytes > link.in().slot_bytes - offset) {
+      info + payload_bytes > link.in().slot_bytes - offset) {
     return malformed(index, std::to_string(rows) + " rows and " + std::to_string(entries) +
                                 " entries at " + std::to_string(offset) + " do not fit the slot");
   }
@@ -250,15 +258,44 @@ Status ExpertEnd::add_source(BatchState& batch, std::uint32_t index) {
   added.row = {row_info, rows + 1};
   added.entries = {entry, entries};
   added.rows = header.rows;
-  added.base = slot + offset + info;
   added.row_stride_bytes = link.in().row_bytes;
   Status status = read_pairs(added, batch.pairs[index], header.entries);
+  if (status) status = locate_rows(added, by_index, slot + offset + info);
   if (!status) {
     added = source;  // no views into what is wrong
     return status;
   }
-  added.row = added.row.first(rows + 1);
   return {};
+}
+
+// Pushed rows lie in the slot; shared ones in the sender's arena, by number.
+Status ExpertEnd::locate_rows(BatchSource& source, bool by_index, const std::byte* payload) const {
+  source.base = payload;
+  if (!by_index) return {};
+  const std::size_t limit =
+      source.attention_rank < arenas_.size() ? arenas_[source.attention_rank].rows : 0;
+  source.index = reinterpret_cast<const std::uint32_t*>(payload);
+  for (std::uint32_t row = 0; row < source.rows; ++row) {
+    if (source.index[row] < limit) continue;
+    return malformed(source.attention_rank, "arena row " + std::to_string(source.index[row]) +
+                                                " of " + std::to_string(limit));
+  }
+  source.base = arenas_[source.attention_rank].base;
+  return {};
+}
+
+Status ExpertEnd::attach_arena(std::uint32_t attention_rank, std::span<const std::byte> blob) {
+  transport::Transport& transport = worker_.transport();
+  Result<transport::RemoteId> memory =
+      transport.import_memory(links_[attention_rank]->peer(), blob);
+  if (!memory) return memory.status();
+  arenas_.resize(links_.size());
+  const std::size_t stride = context_.row_format.stride_bytes;
+  arenas_[attention_rank] = {transport.map(*memory), arena_rows(context_.config, stride), *memory};
+  if (arenas_[attention_rank].base != nullptr) return {};
+  return transport::refuse({"open", "exchange", "shared over " + std::string{transport.name()},
+                            "push, or a transport that maps memory", context_.rank(),
+                            "ChannelConfig::exchange"});
 }
 
 // Checks the row information and lists the distinct (row, local expert).

@@ -30,6 +30,8 @@ struct alignas(64) SlotHeader {
   std::uint32_t rows = 0;
   std::uint32_t entries = 0;
   std::uint64_t body_offset = 0;  // from the slot's begin; a multiple of 64
+  std::uint64_t gathered =
+      0;  // reply slots: the dispatched rows of this round were copied (mapped)
 };
 static_assert(sizeof(SlotHeader) == 64 && offsetof(SlotHeader, operation) == 16);
 static_assert(sizeof(RowInfo) == 8 && sizeof(Entry) == 8);
@@ -42,6 +44,11 @@ inline constexpr std::size_t put_offset = offsetof(SlotHeader, operation);
 constexpr std::size_t info_bytes(std::size_t rows, std::size_t entries) noexcept {
   if (rows == 0) return 0;
   return ((rows + 1) * sizeof(RowInfo) + entries * sizeof(Entry) + 63) & ~std::size_t{63};
+}
+
+// With flag::index_list the rows are replaced by one 32-bit row number of the sender's arena each.
+constexpr std::size_t index_bytes(std::size_t rows) noexcept {
+  return (rows * sizeof(std::uint32_t) + 63) & ~std::size_t{63};
 }
 
 }  // namespace m2n::collectives

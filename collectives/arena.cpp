@@ -1,0 +1,116 @@
+// shared_exchange, the sender's side: rows lie in the arena, written once or where x was produced,
+// and receivers get row numbers.
+#include "collectives/arena.hpp"
+
+#include <algorithm>
+#include <string>
+
+#include "collectives/attention_end.hpp"
+#include "collectives/layout.hpp"
+#include "collectives/slot.hpp"
+#include "transport/text.hpp"
+
+namespace m2n::collectives {
+
+std::size_t arena_rows(const ChannelConfig& config, std::size_t stride_bytes) noexcept {
+  const std::size_t in_flight = std::size_t{2} * config.depth * config.max_tokens;
+  return std::min<std::size_t>(std::max(in_flight, rotation_bytes / stride_bytes), 0xffff'fff0u);
+}
+
+AttentionEnd::~AttentionEnd() {
+  if (arena_.ring) worker_.transport().drop_memory(arena_.memory);
+}
+
+Result<transport::Blob> AttentionEnd::make_arena() {
+  transport::Transport& transport = worker_.transport();
+  if (!transport.capabilities().mapped) {
+    return transport::refuse({"open", "exchange", "shared over " + std::string{transport.name()},
+                              "push, or a transport that maps memory", context_.rank(),
+                              "ChannelConfig::exchange"});
+  }
+  arena_.stride_bytes = context_.row_format.stride_bytes;
+  arena_.rows = static_cast<std::uint32_t>(arena_rows(context_.config, arena_.stride_bytes));
+  const std::size_t bytes = arena_.rows * arena_.stride_bytes;
+  Result<transport::MemoryId> memory =
+      transport.add_memory({nullptr, bytes, context_.group->config.huge_pages});
+  if (!memory) return memory.status();
+  arena_.memory = *memory;
+  arena_.base = transport.local(*memory);
+  arena_.ring = std::make_unique<ArenaRing>(arena_.rows, 4 * context_.config.depth + 4);
+  return transport.export_memory(*memory);
+}
+
+void AttentionEnd::seal_arena() noexcept {
+  if (arena_.ring) worker_.transport().seal_memory(arena_.memory);
+}
+
+Result<ArenaBlock> AttentionEnd::arena_acquire(std::uint32_t tokens) {
+  if (!arena_.ring) {
+    return transport::refuse({"arena_acquire", "exchange", "not shared", "shared", context_.rank(),
+                              "ChannelConfig::exchange"});
+  }
+  if (tokens > context_.config.max_tokens) {
+    return transport::refuse({"arena_acquire", "tokens", std::to_string(tokens),
+                              "0.." + std::to_string(context_.config.max_tokens), context_.rank(),
+                              "ChannelConfig::max_tokens"});
+  }
+  reap();
+  for (Operation& operation : operations_) {
+    if (operation.state != OperationState::free && rows_read(operation)) free_block(operation);
+  }
+  const std::uint32_t row = arena_.ring->acquire(std::max(tokens, 1u));
+  if (row == ArenaRing::none) {
+    return transport::refuse(
+        {"arena_acquire", "rows in use", "all that fit", "fewer: dispatch and combine first",
+         context_.rank(), "ChannelConfig::depth"},
+        Code::exhausted);
+  }
+  return ArenaBlock{arena_.base + row * arena_.stride_bytes, arena_.stride_bytes, tokens};
+}
+
+// Finds the block that x lies in, or copies x into a new one.
+Status AttentionEnd::place_in_arena(Operation& operation, const Dispatch& arguments) {
+  operation.block = ArenaRing::none;
+  if (!arena_.ring || operation.first == operation.last) return {};
+  const std::uint32_t row = arena_.row_of(arguments.x.base);
+  if (row != ArenaRing::none && arguments.x.row_stride_bytes == arena_.stride_bytes) {
+    operation.block = arena_.ring->use(row, arguments.tokens);
+    operation.arena_row = row;
+    if (operation.block != ArenaRing::none) return {};
+  }
+  Result<ArenaBlock> block = arena_acquire(arguments.tokens);
+  if (!block) return block.status();
+  operation.arena_row = arena_.row_of(block->base);
+  operation.block = arena_.ring->use(operation.arena_row, arguments.tokens);
+  for (std::uint32_t token = operation.first; token < operation.last; ++token) {
+    const RowInfo one{token, 0};
+    copy_rows(block->base + token * arena_.stride_bytes, {&one, 1}, arguments);
+  }
+  return {};
+}
+
+void AttentionEnd::write_index(std::byte* to, const Operation& operation,
+                               std::span<const RowInfo> rows) const {
+  auto* index = reinterpret_cast<std::uint32_t*>(to);
+  for (std::size_t i = 0; i < rows.size(); ++i) index[i] = operation.arena_row + rows[i].token;
+}
+
+// Every receiver has copied this operation's rows, or has replied, which comes later.
+bool AttentionEnd::rows_read(const Operation& operation) const {
+  if (operation.block == ArenaRing::none) return true;
+  for (std::uint32_t rank = 0; rank < links_.size(); ++rank) {
+    const Peer& peer = operation.peers[rank];
+    if (!peer.touched || operation.plan.rank(rank).rows == 0) continue;
+    const PairLink& link = *links_[rank];
+    if (!link.gathered(peer.round) && !link.complete(peer.round) && link.health()) return false;
+  }
+  return true;
+}
+
+void AttentionEnd::free_block(Operation& operation) noexcept {
+  if (operation.block == ArenaRing::none) return;
+  arena_.ring->release(operation.block);
+  operation.block = ArenaRing::none;
+}
+
+}  // namespace m2n::collectives
