@@ -66,10 +66,10 @@ Status no_room(const ShmBlob& what, const ShmSettings& settings, const std::stri
   if (statvfs(settings.directory.c_str(), &room) == 0) {
     free_bytes = std::to_string(static_cast<std::uint64_t>(room.f_bavail) * room.f_frsize);
   }
-  std::string text = "add_memory: " + step + " in " + settings.directory +
-                     " failed: " + error_text(error) + " (rank " + std::to_string(what.world_rank) +
-                     "); needed " + std::to_string(what.file_bytes) + " bytes, free " + free_bytes +
-                     " bytes; ";
+  const std::string call = what.kind == ShmKind::memory ? "add_memory: " : "open_transport: ";
+  std::string text = call + step + " in " + settings.directory + " failed: " + error_text(error) +
+                     " (rank " + std::to_string(what.world_rank) + "); needed " +
+                     std::to_string(what.file_bytes) + " bytes, free " + free_bytes + " bytes; ";
   text +=
       "remedies: set M2N_SHM_DIR to a writable directory with room (or enlarge this one), or use a "
       "smaller ChannelConfig::max_tokens or depth, or another transport";
