@@ -152,6 +152,19 @@ TEST(RowKernels, KeepADenormalInEachLane) {
   }
 }
 
+// Rounded as a number, this NaN would become a zero.
+TEST_P(Sums, KeepANanWithAllBitsSet) {
+  for (const std::uint32_t nan : {0x7fff'ffffu, 0xffff'ffffu}) {
+    SumCase sum{input(), output(), 70, {{}}, {std::bit_cast<float>(nan)}, {}};
+    sum.rows[0].assign(70, round_to(input(), decode(DataType::bf16, 0x3f80)));
+    const auto expected = sum.expected();
+    ASSERT_TRUE(is_nan(output(), expected[0]));
+    for (const RowKernels& set : all_row_kernels()) {
+      ASSERT_EQ(run_sum(set, sum, {}, false, expected), "");
+    }
+  }
+}
+
 TEST(RowKernels, AddInOrder) {
   const std::uint32_t big = std::bit_cast<std::uint32_t>(0x1p30f);
   const std::uint32_t one = std::bit_cast<std::uint32_t>(1.0f);
