@@ -24,6 +24,7 @@ struct ChannelContext {
   RowFormat row_format;
   std::vector<std::size_t> row_offsets;
   std::vector<std::size_t> row_sizes;
+  std::size_t row_bytes = 0;  // of one token, without padding
   std::atomic<ChannelState> state{ChannelState::open};
 
   std::int32_t rank() const noexcept { return group->rank(); }

@@ -89,6 +89,7 @@ Status Opening::prepare() {
   }
   impl_->context.row_offsets = row->offsets_bytes;
   impl_->context.row_sizes = row->sizes_bytes;
+  for (std::size_t bytes : row->sizes_bytes) impl_->context.row_bytes += bytes;
   impl_->context.row_format = {impl_->context.row_offsets, impl_->context.row_sizes,
                                row->stride_bytes};
   return make_ends();

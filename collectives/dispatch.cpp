@@ -271,9 +271,7 @@ void AttentionEnd::count(const Operation& operation) {
   statistics_.tokens += operation.last - operation.first;
   for (std::uint32_t peer = 0; peer < links_.size(); ++peer)
     statistics_.rows += operation.plan.rank(peer).rows;
-  std::size_t row_bytes = 0;
-  for (std::size_t bytes : context_.row_sizes) row_bytes += bytes;
-  statistics_.logical_bytes += operation.plan.logical_rows() * row_bytes;
+  statistics_.logical_bytes += operation.plan.logical_rows() * context_.row_bytes;
   const std::span<const std::uint32_t> counts = operation.plan.expert_counts();
   for (std::size_t e = 0; e < counts.size(); ++e) expert_rows_[e] += counts[e];
 }

@@ -218,7 +218,7 @@ Result<BatchState*> ExpertEnd::build(const ReceivePolicy& policy) {
   }
   for (const BatchSource& source : batch->sources) {
     statistics_.rows += source.rows;
-    statistics_.logical_bytes += source.entries.size() * context_.row_format.stride_bytes;
+    statistics_.logical_bytes += source.entries.size() * context_.row_bytes;
     statistics_.wire_bytes += sizeof(SlotHeader) + info_bytes(source.rows, source.entries.size()) +
                               (source.index != nullptr ? index_bytes(source.rows)
                                                        : source.rows * source.row_stride_bytes);

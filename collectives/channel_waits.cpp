@@ -1,0 +1,128 @@
+// The public verbs that wait on more than one end: drain, serve, agree_pieces, receive_any.
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "collectives/channel_check.hpp"
+#include "collectives/channel_impl.hpp"
+#include "m2n/channel.hpp"
+
+namespace m2n {
+
+using namespace collectives;  // NOLINT(google-build-using-namespace)
+
+Status Channel::drain(Timeout timeout) {
+  if (!impl_) return no_channel("drain");
+  if (Status status = impl_->context.check("drain"); !status) return status;
+  ChannelImpl& impl = *impl_;
+  bool attention_done = !impl.attention;
+  bool expert_done = !impl.expert;
+  auto step = [&]() -> Status {
+    if (Status status = impl.context.check("drain"); !status) return status;
+    if (!attention_done) {
+      impl.attention->reap();
+      const Status status =
+          impl.attention->idle() ? impl.attention->try_drain() : Status{Code::again};
+      if (status.code() != Code::again && !status) return status;
+      attention_done = status.code() == Code::ok;
+    }
+    if (!expert_done) {
+      const Status status = impl.expert->idle() ? impl.expert->try_drain() : Status{Code::again};
+      if (status.code() != Code::again && !status) return status;
+      expert_done = status.code() == Code::ok;
+    }
+    return attention_done && expert_done ? Status{} : Status{Code::again};
+  };
+  Worker& worker = impl.attention ? impl.attention->worker() : impl.expert->worker();
+  const Deadline deadline{timeout, impl.group->step_timeout};
+  const Status status = wait_until(worker, impl.group->wait, deadline, step, [&] {
+    if (impl.attention) impl.attention->pump();
+    if (impl.expert) impl.expert->pump();
+  });
+  if (status.code() != Code::timeout) return cut_off(status);
+  return attention_done ? impl.expert->timed_out_drain() : impl.attention->timed_out_drain();
+}
+
+Status Channel::serve(Ticket& ticket, MutableRows out, ConstRows add, Timeout timeout) {
+  if (Status status = check_ticket(impl_, ticket, "serve"); !status) return status;
+  if (Status status = check_expert(impl_, "serve"); !status) return status;
+  AttentionEnd& attention = *impl_->attention;
+  const std::uint64_t operation = ticket.operation();
+  auto step = [&]() -> Status {
+    if (Status status = impl_->context.check("serve"); !status) return status;
+    if (Status status = serve_once(*impl_->group, attention.worker()); !status) {
+      if (status.code() != Code::again) return status;
+    }
+    return attention.try_combine(operation, out, add);
+  };
+  const Deadline deadline{
+      timeout, operation == 0 ? impl_->group->start_timeout : impl_->group->step_timeout};
+  Status status = cut_off(wait_until(attention.worker(), impl_->group->wait, deadline, step,
+                                     [&] { attention.pump(); }));
+  if (is_final(status)) ChannelImpl::spend(ticket);
+  return status.code() == Code::timeout ? attention.timed_out_combine(operation) : status;
+}
+
+Result<std::uint32_t> Channel::agree_pieces(std::uint64_t tokens, Timeout timeout) {
+  if (Status status = check_attention(impl_, "agree_pieces"); !status) return status;
+  ChannelImpl& impl = *impl_;
+  const std::uint64_t most = impl.context.config.max_tokens;
+  const std::uint64_t pieces = std::max<std::uint64_t>((tokens + most - 1) / most, 1);
+  std::uint64_t agreed = 0;
+  const bool same_worker = impl.expert && &impl.expert->worker() == &impl.attention->worker();
+  auto step = [&]() -> Status {
+    if (Status status = impl.context.check("agree_pieces"); !status) return status;
+    if (same_worker) impl.expert->pump();
+    return impl.attention->try_agree(pieces, agreed);
+  };
+  const Deadline deadline{timeout, impl.group->step_timeout};
+  Status status = wait_until(impl.attention->worker(), impl.group->wait, deadline, step,
+                             [&] { impl.attention->pump(); });
+  if (status.code() == Code::timeout) return impl.attention->timed_out_agree();
+  if (!status) return cut_off(std::move(status));
+  if (agreed <= 0xffff'ffffu) return static_cast<std::uint32_t>(agreed);
+  return transport::refuse({"agree_pieces", "pieces", std::to_string(agreed), "0..4294967295",
+                            impl.context.rank(), "ChannelConfig::max_tokens"});
+}
+
+Result<AnyBatch> receive_any(std::span<Channel> channels, Timeout timeout,
+                             const ReceivePolicy& policy) {
+  Worker* worker = nullptr;
+  for (const Channel& channel : channels) {
+    const std::shared_ptr<ChannelImpl>& impl = ChannelImpl::of(channel);
+    if (Status status = check_expert(impl, "receive_any"); !status) return status;
+    if (worker == nullptr) worker = &impl->expert->worker();
+    if (worker != &impl->expert->worker()) {
+      return transport::refuse({"receive_any", "channels", "ends of two workers",
+                                "ends of one worker", impl->context.rank(),
+                                "OpenOptions::expert_worker"});
+    }
+  }
+  if (worker == nullptr)
+    return transport::refuse({"receive_any", "channels", "0", "at least 1", -1, "receive_any"});
+  const GroupCore& group = *ChannelImpl::of(channels.front())->group;
+  Result<AnyBatch> any{Code::again};
+  auto step = [&]() -> Status {
+    for (std::size_t i = 0; i < channels.size(); ++i) {
+      ChannelImpl& impl = *ChannelImpl::of(channels[i]);
+      if (Status status = impl.context.check("receive_any"); !status)
+        return cut_off(std::move(status));
+      Result<BatchState*> state = impl.expert->try_receive(policy);
+      if (state.code() == Code::again) continue;
+      if (!state) return state.status();
+      any = AnyBatch{i, impl.wrap(*state)};
+      return {};
+    }
+    return Code::again;
+  };
+  const Deadline deadline{timeout, group.step_timeout};
+  const Status status = wait_until(*worker, group.wait, deadline, step, [&] {
+    for (Channel& channel : channels) ChannelImpl::of(channel)->expert->pump();
+  });
+  if (status.code() == Code::timeout)
+    return ChannelImpl::of(channels.front())->expert->timed_out_receive();
+  if (!status) return status;
+  return any;
+}
+
+}  // namespace m2n
