@@ -29,7 +29,7 @@ void ChannelEnd::links_ready() {
 
 void ChannelEnd::announce_close() {
   for (auto& link : links_) {
-    if (link->health()) link->send(message_of(ControlType::close));
+    if (link->attached() && link->health()) link->send(message_of(ControlType::close));
   }
   worker_.pump();
 }
