@@ -43,7 +43,8 @@ void ChannelEnd::pump() {
 void ChannelEnd::take_messages() {
   for (std::uint32_t peer = 0; peer < links_.size(); ++peer) {
     ControlMessage message;
-    while (links_[peer]->health() && links_[peer]->take(message)) {
+    // Also from a peer that has ended: what it said before still counts, its drain above all.
+    while (links_[peer]->take(message)) {
       if (message.type == ControlType::close) {
         peer_closed_[peer] = true;
       } else if (message.type == ControlType::drained) {
