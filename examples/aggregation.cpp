@@ -101,16 +101,18 @@ void run_rank(Job& job, std::uint32_t world_rank) {
   const bool attention = world_rank < attention_ranks;
   m2n::Result<m2n::Group> group = m2n::Group::create(
       m2n::GroupConfig::split(attention_ranks, expert_ranks, world_rank), job.store);
-  if (job.check(bool{group}, "create", group.status())) {
-    m2n::Result<m2n::Channel> channel = group->open(channel_config());
-    if (!job.check(bool{channel}, "open", channel.status())) {
-    } else if (attention) {
-      attention_rank(job, *channel, world_rank);
-    } else {
-      expert_rank(job, *channel, world_rank - attention_ranks);
-    }
+  if (!job.check(bool{group}, "create", group.status())) return;
+  m2n::Result<m2n::Channel> channel = group->open(channel_config());
+  if (!job.check(bool{channel}, "open", channel.status())) return;
+  if (attention) {
+    attention_rank(job, *channel, world_rank);
+    --job.attention_running;
+  } else {
+    expert_rank(job, *channel, world_rank - attention_ranks);
   }
-  if (attention) --job.attention_running;
+  // Nobody closes while others still work: that would be an error to them.
+  const m2n::Status status = channel->drain();
+  job.check(bool{status}, "drain", status);
 }
 
 int main() {

@@ -3,6 +3,7 @@
 // two experts each, and gets the weighted sums back. Exits non-zero if one of them is wrong.
 #include <m2n/m2n.hpp>
 
+#include <algorithm>
 #include <array>
 #include <cstdio>
 #include <thread>
@@ -30,7 +31,9 @@ bool failed(const char* what, const m2n::Status& status) {
 bool attention_rank(m2n::Channel& channel, int rank) {
   const float first = static_cast<float>(10 * rank + 1);  // token t is a vector of (first + t)s
   std::array<float, tokens * hidden> x;
-  for (std::uint32_t i = 0; i < x.size(); ++i) x[i] = first + static_cast<float>(i / hidden);
+  for (std::uint32_t t = 0; t < tokens; ++t) {
+    std::fill_n(x.begin() + t * hidden, hidden, first + static_cast<float>(t));
+  }
   const std::array<std::int32_t, tokens * top_k> ids{0, 3, 2, 1};  // token 0: 0 and 3; 1: 2 and 1
   const std::array<float, tokens * top_k> weights{0.5F, 0.5F, 0.75F, 0.25F};
 

@@ -64,6 +64,7 @@ bool check(const Options& options, Reports& reports) {
       say(fmt::format("  layer {} of {}", done, options.layers));
     }
   });
+  if (options.corrupt) reports.outputs(0)[0] ^= 1u;
   const Difference difference = compare(options, expected, reports.outputs(0));
   const std::size_t tokens = expected.size() / options.hidden;
   if (difference.tokens == 0) {

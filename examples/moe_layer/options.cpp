@@ -9,7 +9,7 @@ namespace {
 
 // "2x3" -> 2 attention ranks, 3 expert ranks; the text of the refusal, or "".
 std::string parse_ranks(const std::string& text, Options& options) {
-  const std::string refusal = "--ranks is '" + text + "'; allowed: MxN with M and N from 1 to 64";
+  std::string refusal = "--ranks is '" + text + "'; allowed: MxN with M and N from 1 to 64";
   const std::size_t cross = text.find('x');
   if (cross == std::string::npos) return refusal;
   std::uint32_t m = 0;
@@ -66,6 +66,7 @@ std::optional<int> parse_options(int argc, char** argv, Options& options) {
       ->check(CLI::IsMember({"shm", "inproc"}))
       ->capture_default_str();
   app.add_option("--trace", options.trace_path, "write a timeline for Perfetto to this file");
+  app.add_flag("--corrupt", options.corrupt)->group("");
   try {
     app.parse(argc, argv);
     if (options.top_k > options.experts) {

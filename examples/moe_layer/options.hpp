@@ -25,6 +25,7 @@ struct Options {
   m2n::Layout layout = m2n::Layout::packed;
   std::string transport = "shm";  // shm: ranks are processes; inproc: ranks are threads
   std::string trace_path;         // empty = no trace is written
+  bool corrupt = false;           // for tests: damage one number before the comparison
   std::uint32_t tile_rows = 0;    // not an option: chosen by main, see gemm.hpp
 
   std::uint32_t ranks() const noexcept { return attention_ranks + expert_ranks; }

@@ -32,6 +32,47 @@ Options small_options() {
   return options;
 }
 
+// The exit code, or -1 if the options were accepted.
+int parse(std::vector<std::string> words, Options& options) {
+  words.insert(words.begin(), "moe_layer");
+  std::vector<char*> argv;
+  for (std::string& word : words) argv.push_back(word.data());
+  return parse_options(static_cast<int>(argv.size()), argv.data(), options).value_or(-1);
+}
+
+TEST(Options, AreRead) {
+  Options options;
+  EXPECT_EQ(parse({"--ranks", "3x5", "--combine", "reduced", "--layout", "grouped"}, options), -1);
+  EXPECT_EQ(options.attention_ranks, 3u);
+  EXPECT_EQ(options.expert_ranks, 5u);
+  EXPECT_EQ(options.combine, m2n::Combine::reduced);
+  EXPECT_EQ(options.layout, m2n::Layout::grouped);
+}
+
+TEST(Options, RefusalsNameOptionValueAndLimits) {
+  struct Case {
+    std::vector<std::string> words;
+    std::vector<std::string> expected;
+  };
+  const std::vector<Case> cases{
+      {{"--ranks", "2by2"}, {"--ranks", "2by2", "MxN"}},
+      {{"--ranks", "0x2"}, {"--ranks", "0x2", "MxN"}},
+      {{"--experts", "3", "--top-k", "4"}, {"--top-k", "4", "3"}},
+      {{"--combine", "sideways"}, {"--combine", "sideways", "reduced"}},
+      {{"--tokens", "0"}, {"--tokens", "0"}},
+      {{"--no-such-option"}, {"--no-such-option"}},
+  };
+  for (const Case& entry : cases) {
+    Options options;
+    testing::internal::CaptureStderr();
+    EXPECT_EQ(parse(entry.words, options), 2);
+    const std::string text = testing::internal::GetCapturedStderr();
+    for (const std::string& word : entry.expected) {
+      EXPECT_NE(text.find(word), std::string::npos) << word << " is not in: " << text;
+    }
+  }
+}
+
 TEST(Numbers, EveryBf16SurvivesTheRoundTrip) {
   for (std::uint32_t bits = 0; bits < 0x10000u; ++bits) {
     const auto value = static_cast<Bf16>(bits);

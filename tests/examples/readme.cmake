@@ -1,0 +1,15 @@
+# The first ```cpp block of README.md, as a program: what a new user copies has to compile and be
+# right.
+file(READ ${PROJECT_SOURCE_DIR}/README.md readme_text)
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/README.md)
+set(readme_fence "```cpp\n")
+string(FIND "${readme_text}" "${readme_fence}" readme_begin)
+if(readme_begin EQUAL -1)
+  message(FATAL_ERROR "README.md has no block that starts with ```cpp")
+endif()
+string(LENGTH "${readme_fence}" readme_fence_length)
+math(EXPR readme_begin "${readme_begin} + ${readme_fence_length}")
+string(SUBSTRING "${readme_text}" ${readme_begin} -1 readme_code)
+string(FIND "${readme_code}" "\n```" readme_end)
+string(SUBSTRING "${readme_code}" 0 ${readme_end} readme_code)
+file(CONFIGURE OUTPUT ${CMAKE_CURRENT_BINARY_DIR}/readme_example.cpp CONTENT "${readme_code}\n" @ONLY)
