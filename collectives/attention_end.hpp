@@ -74,7 +74,7 @@ class AttentionEnd final : public ChannelEnd {
   };
 
   Status check_arguments(const Dispatch& arguments) const;
-  Status check_inputs(const Dispatch& arguments) const;
+  Status check_routing(const Dispatch& arguments) const;
   Operation* find(std::uint64_t number) noexcept;
   Operation* free_operation() noexcept;
   Result<Operation*> open_operation(const Dispatch& arguments);

@@ -4,6 +4,7 @@
 
 #include "collectives/attention_end.hpp"
 #include "collectives/hooks.hpp"
+#include "collectives/row_check.hpp"
 #include "transport/text.hpp"
 
 namespace m2n::collectives {
@@ -24,26 +25,13 @@ Status AttentionEnd::check_combine(const Operation& operation, const MutableRows
                                    const ConstRows& add) const {
   if (operation.first == operation.last) return {};
   const std::size_t row_bytes = context_.config.hidden * size_of(context_.config.output);
-  const std::string allowed = "0 or at least " + std::to_string(row_bytes);
-  if (out.base == nullptr) {
-    return refuse({"combine", "out", "nullptr",
-                   "memory for " + std::to_string(operation.last) + " rows", context_.rank(),
-                   "MutableRows::base"});
+  constexpr std::string_view setting = "ChannelConfig::hidden and output";
+  const ConstRows target{out.base, out.row_stride_bytes};
+  if (!rows_fit(target, row_bytes)) {
+    return explain_rows(target, row_bytes, {"combine", "out", setting, context_.rank()});
   }
-  if (out.row_stride_bytes != 0 && out.row_stride_bytes < row_bytes) {
-    return refuse({"combine", "out.row_stride_bytes", std::to_string(out.row_stride_bytes), allowed,
-                   context_.rank(), "ChannelConfig::hidden and output"});
-  }
-  if (add.base == nullptr) return {};
-  if (add.column_stride != 1) {
-    return refuse({"combine", "add.column_stride", std::to_string(add.column_stride),
-                   "1 (adjacent elements)", context_.rank(), "ConstRows::column_stride"});
-  }
-  if (add.row_stride_bytes != 0 && add.row_stride_bytes < row_bytes) {
-    return refuse({"combine", "add.row_stride_bytes", std::to_string(add.row_stride_bytes), allowed,
-                   context_.rank(), "ChannelConfig::hidden and output"});
-  }
-  return {};
+  if (add.base == nullptr || rows_fit(add, row_bytes)) return {};
+  return explain_rows(add, row_bytes, {"combine", "add", setting, context_.rank()});
 }
 
 Status AttentionEnd::try_combine(std::uint64_t number, const MutableRows& out,

@@ -1,5 +1,4 @@
 // dispatch: arguments are checked, the plan is made, and only then is the first byte sent.
-#include <bit>
 #include <cstring>
 #include <string>
 
@@ -9,41 +8,8 @@
 #include "transport/text.hpp"
 
 namespace m2n::collectives {
-namespace {
 
-using transport::Refusal;
 using transport::refuse;
-
-bool aligned(const void* pointer, std::size_t to) noexcept {
-  return std::bit_cast<std::uintptr_t>(pointer) % to == 0;
-}
-
-Status check_rows(const ConstRows& rows, std::size_t row_bytes, Refusal refusal) {
-  const std::string argument{refusal.argument};
-  if (rows.base == nullptr) {
-    refusal.actual = "nullptr";
-    refusal.allowed = "memory, unless there are 0 tokens";
-    return refuse(refusal);
-  }
-  if (rows.column_stride != 1) {
-    const std::string name = argument + ".column_stride";
-    refusal.argument = name;
-    refusal.actual = std::to_string(rows.column_stride);
-    refusal.allowed = "1 (adjacent elements)";
-    return refuse(refusal);
-  }
-  if (rows.row_stride_bytes != 0 && rows.row_stride_bytes < row_bytes) {
-    const std::string name = argument + ".row_stride_bytes";
-    refusal.argument = name;
-    refusal.actual = std::to_string(rows.row_stride_bytes);
-    refusal.allowed = "0 or at least " + std::to_string(row_bytes);
-    return refuse(refusal);
-  }
-  return {};
-}
-
-}  // namespace
-
 AttentionEnd::AttentionEnd(ChannelContext& context, Worker& worker, std::uint32_t attention_rank)
     : ChannelEnd{context, worker}, attention_rank_{attention_rank} {
   const ChannelConfig& config = context.config;
@@ -63,68 +29,6 @@ AttentionEnd::AttentionEnd(ChannelContext& context, Worker& worker, std::uint32_
   row_pointers_.resize(std::size_t{config.top_k} * config.placement.max_parts());
   row_weights_.resize(row_pointers_.size());
   expert_rows_.resize(config.experts);
-}
-
-Status AttentionEnd::check_arguments(const Dispatch& arguments) const {
-  const ChannelConfig& config = context_.config;
-  Refusal refusal{"dispatch",
-                  "tokens",
-                  std::to_string(arguments.tokens),
-                  "0.." + std::to_string(config.max_tokens),
-                  context_.rank(),
-                  "ChannelConfig::max_tokens"};
-  if (arguments.tokens > config.max_tokens) return refuse(refusal);
-  if (arguments.extra.size() != config.extra_row_bytes.size()) {
-    return refuse({"dispatch", "extra", std::to_string(arguments.extra.size()) + " arrays",
-                   std::to_string(config.extra_row_bytes.size()), context_.rank(),
-                   "ChannelConfig::extra_row_bytes"});
-  }
-  return arguments.tokens == 0 ? Status{} : check_inputs(arguments);
-}
-
-Status AttentionEnd::check_inputs(const Dispatch& arguments) const {
-  const ChannelConfig& config = context_.config;
-  const std::int32_t rank = context_.rank();
-  if (Status status =
-          check_rows(arguments.x, context_.row_sizes[0],
-                     {"dispatch", "x", "", "", rank, "ChannelConfig::hidden and payload"});
-      !status) {
-    return status;
-  }
-  for (std::size_t i = 0; i < arguments.extra.size(); ++i) {
-    const std::string name = "extra[" + std::to_string(i) + "]";
-    if (Status status =
-            check_rows(arguments.extra[i], context_.row_sizes[i + 1],
-                       {"dispatch", name, "", "", rank, "ChannelConfig::extra_row_bytes"});
-        !status) {
-      return status;
-    }
-  }
-  const std::size_t id_bytes = arguments.ids.type == ExpertIds::Type::i32 ? 4 : 8;
-  if (arguments.ids.base == nullptr || !aligned(arguments.ids.base, id_bytes)) {
-    return refuse(
-        {"dispatch", "ids", arguments.ids.base == nullptr ? "nullptr" : "a misaligned pointer",
-         "memory aligned to " + std::to_string(id_bytes) + " bytes", rank, "Dispatch::ids"});
-  }
-  if (arguments.ids.row_stride != 0 && arguments.ids.row_stride < config.top_k) {
-    return refuse({"dispatch", "ids.row_stride", std::to_string(arguments.ids.row_stride),
-                   "0 or at least " + std::to_string(config.top_k), rank, "ChannelConfig::top_k"});
-  }
-  const RoutingWeights& weights = arguments.weights;
-  if (weights.type != DataType::f32 && weights.type != DataType::bf16) {
-    return refuse(
-        {"dispatch", "weights.type", name(weights.type), "f32 or bf16", rank, "Dispatch::weights"});
-  }
-  if (!aligned(weights.base, size_of(weights.type))) {
-    return refuse({"dispatch", "weights", "a misaligned pointer",
-                   "memory aligned to " + std::to_string(size_of(weights.type)) + " bytes", rank,
-                   "Dispatch::weights"});
-  }
-  if (weights.row_stride != 0 && weights.row_stride < config.top_k) {
-    return refuse({"dispatch", "weights.row_stride", std::to_string(weights.row_stride),
-                   "0 or at least " + std::to_string(config.top_k), rank, "ChannelConfig::top_k"});
-  }
-  return {};
 }
 
 AttentionEnd::Operation* AttentionEnd::free_operation() noexcept {

@@ -3,6 +3,7 @@
 
 #include "collectives/expert_end.hpp"
 #include "collectives/hooks.hpp"
+#include "collectives/row_check.hpp"
 #include "transport/text.hpp"
 
 namespace m2n::collectives {
@@ -15,20 +16,12 @@ constexpr std::uint32_t piece_rows = 4;
 
 Status ExpertEnd::check_outputs(const Outputs& outputs, std::size_t source) const {
   const std::size_t row_bytes = context_.config.hidden * size_of(context_.config.wire);
-  const std::string where = "outputs[" + std::to_string(source) + "]";
-  if (outputs.base == nullptr) {
-    return transport::refuse({"reply", where + ".base", "nullptr",
-                              "memory, unless the source has no pairs", context_.rank(),
-                              "Outputs::base"});
-  }
-  if (outputs.row_stride_bytes != 0 && outputs.row_stride_bytes < row_bytes &&
-      outputs.index == nullptr) {
-    return transport::refuse({"reply", where + ".row_stride_bytes",
-                              std::to_string(outputs.row_stride_bytes),
-                              "0 or at least " + std::to_string(row_bytes), context_.rank(),
-                              "ChannelConfig::hidden and wire"});
-  }
-  return {};
+  // Through an index rows may overlap or repeat.
+  const ConstRows rows{outputs.base, outputs.index != nullptr ? 0 : outputs.row_stride_bytes};
+  if (rows_fit(rows, row_bytes)) return {};
+  return explain_rows(rows, row_bytes,
+                      {"reply", "outputs[" + std::to_string(source) + "]",
+                       "ChannelConfig::hidden and wire", context_.rank()});
 }
 
 Status ExpertEnd::reply(BatchState& batch, std::span<const Outputs> per_source) {
