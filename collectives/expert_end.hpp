@@ -47,8 +47,6 @@ class ExpertEnd final : public ChannelEnd {
   // Reading it.
   Result<BatchState*> build(const ReceivePolicy& policy);
   Status add_source(BatchState& batch, std::uint32_t source);
-  Status locate_rows(BatchSource& source, bool by_index, const std::byte* payload) const;
-  Status read_pairs(BatchSource& source, std::vector<Pair>& pairs, std::uint32_t pair_count) const;
   Status malformed(std::uint32_t source, std::string detail) const;
   Status group(BatchState& batch, const ReceivePolicy& policy);
   Status place_groups(BatchState& batch);

@@ -3,11 +3,13 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include "collectives/arena.hpp"
 #include "collectives/expert_end.hpp"
 #include "collectives/hooks.hpp"
 #include "collectives/layout.hpp"
+#include "collectives/slot_reader.hpp"
 #include "transport/text.hpp"
 
 namespace m2n::collectives {
@@ -229,59 +231,22 @@ Result<BatchState*> ExpertEnd::build(const ReceivePolicy& policy) {
 
 Status ExpertEnd::add_source(BatchState& batch, std::uint32_t index) {
   const PairLink& link = *links_[index];
-  const std::uint64_t round = next_round_[index];
-  const std::byte* slot = link.slot(round);
-  const SlotHeader& header = link.header(round);
-  BatchSource source;
+  SlotLimits limits;
+  limits.slot_bytes = link.in().slot_bytes;
+  limits.max_rows = link.in().max_rows;
+  limits.max_entries = link.in().max_entries;
+  limits.max_row_entries = row_pairs_.size();
+  limits.row_bytes = link.in().row_bytes;
+  limits.local_experts = local_experts_;
+  if (index < arenas_.size()) {
+    limits.arena = arenas_[index].base;
+    limits.arena_rows = arenas_[index].rows;
+  }
+  BatchSource& source = batch.sources.emplace_back();
   source.attention_rank = index;
-  source.operation = header.operation;
-  source.layer = header.layer;
-  source.micro_batch = header.micro_batch;
-  batch.rounds.push_back(round);
-  batch.sources.push_back(source);
-  const std::size_t rows = header.rows;
-  const std::size_t entries = header.entries;
-  const std::size_t info = info_bytes(rows, entries);
-  const std::size_t offset = header.body_offset;
-  const bool by_index = (header.flags & flag::index_list) != 0;
-  const std::size_t payload_bytes = by_index ? index_bytes(rows) : rows * link.in().row_bytes;
-  if (rows > link.in().max_rows || entries > link.in().max_entries || offset % 64 != 0 ||
-      offset < sizeof(SlotHeader) || offset > link.in().slot_bytes ||
-      info + payload_bytes > link.in().slot_bytes - offset) {
-    return malformed(index, std::to_string(rows) + " rows and " + std::to_string(entries) +
-                                " entries at " + std::to_string(offset) + " do not fit the slot");
-  }
-  if (rows == 0) return entries == 0 ? Status{} : malformed(index, "entries without rows");
-  BatchSource& added = batch.sources.back();
-  const auto* row_info = reinterpret_cast<const RowInfo*>(slot + offset);
-  const auto* entry = reinterpret_cast<const Entry*>(row_info + rows + 1);
-  added.row = {row_info, rows + 1};
-  added.entries = {entry, entries};
-  added.rows = header.rows;
-  added.row_stride_bytes = link.in().row_bytes;
-  Status status = read_pairs(added, batch.pairs[index], header.entries);
-  if (status) status = locate_rows(added, by_index, slot + offset + info);
-  if (!status) {
-    added = source;  // no views into what is wrong
-    return status;
-  }
-  return {};
-}
-
-// Pushed rows lie in the slot; shared ones in the sender's arena, by number.
-Status ExpertEnd::locate_rows(BatchSource& source, bool by_index, const std::byte* payload) const {
-  source.base = payload;
-  if (!by_index) return {};
-  const std::size_t limit =
-      source.attention_rank < arenas_.size() ? arenas_[source.attention_rank].rows : 0;
-  source.index = reinterpret_cast<const std::uint32_t*>(payload);
-  for (std::uint32_t row = 0; row < source.rows; ++row) {
-    if (source.index[row] < limit) continue;
-    return malformed(source.attention_rank, "arena row " + std::to_string(source.index[row]) +
-                                                " of " + std::to_string(limit));
-  }
-  source.base = arenas_[source.attention_rank].base;
-  return {};
+  batch.rounds.push_back(next_round_[index]);
+  std::string wrong = read_slot(link.slot(next_round_[index]), limits, batch.pairs[index], source);
+  return wrong.empty() ? Status{} : malformed(index, std::move(wrong));
 }
 
 Status ExpertEnd::attach_arena(std::uint32_t attention_rank, std::span<const std::byte> blob) {
@@ -296,47 +261,6 @@ Status ExpertEnd::attach_arena(std::uint32_t attention_rank, std::span<const std
   return transport::refuse({"open", "exchange", "shared over " + std::string{transport.name()},
                             "push, or a transport that maps memory", context_.rank(),
                             "ChannelConfig::exchange"});
-}
-
-// Checks the row information and lists the distinct (row, local expert).
-Status ExpertEnd::read_pairs(BatchSource& source, std::vector<Pair>& pairs,
-                             std::uint32_t entries) const {
-  std::size_t count = 0;
-  if (source.row[0].first_entry != 0 || source.row[source.rows].first_entry != entries) {
-    return malformed(source.attention_rank,
-                     "the header says " + std::to_string(source.rows) + " rows with " +
-                         std::to_string(entries) + " entries, the row information says " +
-                         std::to_string(source.row[source.rows].first_entry) + " entries");
-  }
-  for (std::uint32_t row = 0; row < source.rows; ++row) {
-    const std::uint32_t begin = source.row[row].first_entry;
-    const std::uint32_t end = source.row[row + 1].first_entry;
-    if (end <= begin || end > entries || end - begin > row_pairs_.size()) {
-      return malformed(source.attention_rank, "row " + std::to_string(row) + " has entries " +
-                                                  std::to_string(begin) + ".." +
-                                                  std::to_string(end));
-    }
-    for (std::uint32_t i = begin; i < end; ++i) {
-      const Entry& entry = source.entries[i];
-      if (entry.local_expert() >= local_experts_ || (i == begin && entry.repeated())) {
-        return malformed(source.attention_rank, "local expert " +
-                                                    std::to_string(entry.local_expert()) + " of " +
-                                                    std::to_string(local_experts_));
-      }
-      if (entry.repeated()) {
-        const auto known =
-            std::find_if(source.entries.begin() + begin, source.entries.begin() + i,
-                         [&](const Entry& e) { return e.expert_bits == entry.local_expert(); });
-        if (known == source.entries.begin() + i)
-          return malformed(source.attention_rank, "a repeat of nothing");
-        continue;
-      }
-      if (count == pairs.size()) return malformed(source.attention_rank, "too many pairs");
-      pairs[count++] = {row, entry.local_expert()};
-    }
-  }
-  source.pairs = {pairs.data(), count};
-  return {};
 }
 
 Status ExpertEnd::malformed(std::uint32_t source, std::string detail) const {

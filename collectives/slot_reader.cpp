@@ -1,0 +1,123 @@
+#include "collectives/slot_reader.hpp"
+
+#include <algorithm>
+
+namespace m2n::collectives {
+namespace {
+
+std::string text(std::size_t value) {
+  return std::to_string(value);
+}
+
+// Where the parts of a body lie, once they are known to fit.
+struct Body {
+  const RowInfo* row = nullptr;
+  const Entry* entry = nullptr;
+  const std::byte* payload = nullptr;
+  bool by_index = false;
+};
+
+std::string find_body(const std::byte* slot, const SlotHeader& header, const SlotLimits& limits,
+                      Body& body) {
+  const std::size_t rows = header.rows;
+  const std::size_t entries = header.entries;
+  const std::size_t offset = header.body_offset;
+  body.by_index = (header.flags & flag::index_list) != 0;
+  auto what = [&] { return text(rows) + " rows and " + text(entries) + " entries"; };
+  if (rows > limits.max_rows || entries > limits.max_entries) {
+    return what() + ", allowed: " + text(limits.max_rows) + " and " + text(limits.max_entries);
+  }
+  const std::size_t info = info_bytes(rows, entries);
+  const std::size_t payload = body.by_index ? index_bytes(rows) : rows * limits.row_bytes;
+  if (offset % 64 != 0 || offset < sizeof(SlotHeader) || offset > limits.slot_bytes ||
+      info + payload > limits.slot_bytes - offset) {
+    return what() + " at " + text(offset) + " do not fit the slot of " + text(limits.slot_bytes) +
+           " bytes";
+  }
+  body.row = reinterpret_cast<const RowInfo*>(slot + offset);
+  body.entry = reinterpret_cast<const Entry*>(body.row + rows + 1);
+  body.payload = slot + offset + info;
+  return {};
+}
+
+std::string check_entry(std::span<const Entry> of_row, std::size_t i, std::uint32_t experts) {
+  const Entry& entry = of_row[i];
+  if (entry.local_expert() >= experts) {
+    return "local expert " + text(entry.local_expert()) + " of " + text(experts);
+  }
+  if (!entry.repeated()) return {};
+  const auto first = of_row.first(i);
+  const bool known = std::any_of(first.begin(), first.end(), [&](const Entry& earlier) {
+    return earlier.expert_bits == entry.local_expert();
+  });
+  return known ? std::string{}
+               : "a repeat of local expert " + text(entry.local_expert()) + ", which is not there";
+}
+
+// Checks the row information and lists the pairs.
+std::string read_pairs(const SlotHeader& header, const SlotLimits& limits, const Body& body,
+                       std::span<Pair> pairs, std::size_t& count) {
+  const std::uint32_t entries = header.entries;
+  if (body.row[0].first_entry != 0 || body.row[header.rows].first_entry != entries) {
+    return "the header says " + text(header.rows) + " rows with " + text(entries) +
+           " entries, the row information " + text(body.row[header.rows].first_entry) + " entries";
+  }
+  for (std::uint32_t row = 0; row < header.rows; ++row) {
+    const std::uint32_t begin = body.row[row].first_entry;
+    const std::uint32_t end = body.row[row + 1].first_entry;
+    if (end <= begin || end > entries || end - begin > limits.max_row_entries) {
+      return "row " + text(row) + " has entries " + text(begin) + " to " + text(end);
+    }
+    const std::span<const Entry> of_row{body.entry + begin, end - begin};
+    for (std::size_t i = 0; i < of_row.size(); ++i) {
+      if (of_row[i].expert_bits < limits.local_experts) {
+        if (count == pairs.size()) return "more than " + text(pairs.size()) + " pairs";
+        pairs[count++] = {row, of_row[i].expert_bits};
+        continue;
+      }
+      if (std::string wrong = check_entry(of_row, i, limits.local_experts); !wrong.empty()) {
+        return wrong;
+      }
+    }
+  }
+  return {};
+}
+
+std::string check_index(std::span<const std::uint32_t> index, std::size_t rows) {
+  const auto wrong =
+      std::find_if(index.begin(), index.end(), [&](std::uint32_t row) { return row >= rows; });
+  return wrong == index.end() ? std::string{} : "arena row " + text(*wrong) + " of " + text(rows);
+}
+
+}  // namespace
+
+std::string read_slot(const std::byte* slot, const SlotLimits& limits, std::span<Pair> pairs,
+                      BatchSource& source) {
+  const auto& header = *reinterpret_cast<const SlotHeader*>(slot);
+  source.operation = header.operation;
+  source.layer = header.layer;
+  source.micro_batch = header.micro_batch;
+  if (header.rows == 0) return header.entries == 0 ? std::string{} : "entries without rows";
+  Body body;
+  if (std::string wrong = find_body(slot, header, limits, body); !wrong.empty()) return wrong;
+  std::size_t count = 0;
+  if (std::string wrong = read_pairs(header, limits, body, pairs, count); !wrong.empty()) {
+    return wrong;
+  }
+  if (body.by_index) {
+    const auto* index = reinterpret_cast<const std::uint32_t*>(body.payload);
+    if (std::string wrong = check_index({index, header.rows}, limits.arena_rows); !wrong.empty()) {
+      return wrong;
+    }
+    source.index = index;
+  }
+  source.base = body.by_index ? limits.arena : body.payload;
+  source.rows = header.rows;
+  source.row_stride_bytes = limits.row_bytes;
+  source.row = {body.row, std::size_t{header.rows} + 1};
+  source.entries = {body.entry, header.entries};
+  source.pairs = pairs.first(count);
+  return {};
+}
+
+}  // namespace m2n::collectives
