@@ -26,6 +26,11 @@ void ChannelImpl::abort() noexcept {
 
 ChannelImpl::~ChannelImpl() {
   close();
+  if (context.state.load(std::memory_order_acquire) == ChannelState::aborted) {
+    // No call is open any more: now the peers may hear of it.
+    if (attention) attention->announce_close();
+    if (expert) expert->announce_close();
+  }
   std::erase(group->channels, this);
 }
 

@@ -43,8 +43,11 @@ std::string host_id(const transport::Environment& environment) {
   return id;
 }
 
+// A pid alone is not enough: containers on one host repeat them. A forked child keeps the nonce,
+// not the pid.
 std::string process_id() {
-  return std::to_string(getpid());
+  static const std::string nonce = random_hex(8);
+  return std::to_string(getpid()) + "/" + nonce;
 }
 
 Bytes cpu_mask() {

@@ -72,8 +72,11 @@ std::byte* ExpertEnd::begin_reply(const BatchSource& source, std::uint64_t round
                                   std::uint32_t rows, ReplyStatus status) {
   PairLink& link = *links_[source.attention_rank];
   std::byte* slot = link.begin(round);
-  while (slot == nullptr && link.health())
-    slot = link.begin(round);  // the last put's source is nearly free
+  if (slot == nullptr) {  // the last put has arrived; its completion is nearly here
+    const Deadline deadline{{}, context_.group->step_timeout};
+    while (slot == nullptr && link.health() && !deadline.passed(Clock::now()))
+      slot = link.begin(round);
+  }
   if (slot == nullptr) return nullptr;
   auto& header = *reinterpret_cast<SlotHeader*>(slot);
   header.operation = source.operation;

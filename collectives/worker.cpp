@@ -47,6 +47,11 @@ void Worker::pump() {
 }
 
 void Worker::check_peers() {
+  // Asking is a system call for some transports.
+  constexpr std::chrono::milliseconds interval{5};
+  const auto now = std::chrono::steady_clock::now();
+  if (now < next_check_) return;
+  next_check_ = now + interval;
   for (Status dead = transport_->take_failure(); !dead; dead = transport_->take_failure()) {
     for (PairLink* link : links_) {
       if (link != nullptr && static_cast<std::int32_t>(link->peer_rank()) == dead.peer())

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -35,7 +36,7 @@ class Worker {
 
   // Hands waiting puts to the transport, takes completions and control messages. Never blocks.
   void pump();
-  // Asks the transport for a dead peer and fails its links. Cheap, but not for every spin.
+  // Asks the transport for dead peers, every few milliseconds at most, and fails their links.
   void check_peers();
   // True while something waits that only pump() moves on.
   bool has_pending() const noexcept;
@@ -47,6 +48,7 @@ class Worker {
   std::map<std::pair<std::uint32_t, std::uint32_t>, transport::PeerId> peers_;
   std::vector<PairLink*> links_;  // by link id; null where one has gone
   std::array<transport::Completion, 32> completions_;
+  std::chrono::steady_clock::time_point next_check_{};  // of peers that may have died
 };
 
 }  // namespace m2n::collectives
