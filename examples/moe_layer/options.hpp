@@ -14,8 +14,8 @@ struct Options {
   std::uint32_t attention_ranks = 2;
   std::uint32_t expert_ranks = 2;
   std::uint32_t layers = 4;
-  std::uint32_t micro_batches = 4;
-  std::uint32_t tokens = 64;  // of one micro-batch at one attention rank
+  std::uint32_t micro_batches = 8;
+  std::uint32_t tokens = 128;  // of one micro-batch at one attention rank
   std::uint32_t hidden = 1024;
   std::uint32_t intermediate = 512;
   std::uint32_t experts = 16;

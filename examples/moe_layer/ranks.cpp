@@ -23,9 +23,8 @@ struct Outcome {
 // micro-batch, attention and gate of the next one run here.
 class AttentionRank {
  public:
-  AttentionRank(const Options& options, m2n::Channel& channel, Recorder recorder,
-                std::uint32_t rank)
-      : options_{options}, channel_{channel}, recorder_{recorder} {
+  AttentionRank(const Options& options, Recorder recorder, std::uint32_t rank)
+      : options_{options}, recorder_{recorder} {
     for (std::uint32_t layer = 0; layer < options.layers; ++layer) {
       weights_.push_back(make_attention(options, layer));
     }
@@ -35,7 +34,8 @@ class AttentionRank {
     routed_.resize(options.micro_batches);
   }
 
-  Outcome run() {
+  Outcome run(m2n::Channel& channel) {
+    channel_ = channel;
     // No more tickets than the channel has credits (its depth), and none that a micro-batch's next
     // layer would have to wait for.
     const std::size_t in_flight = std::min(options_.depth, options_.micro_batches);
@@ -100,7 +100,7 @@ class AttentionRank {
   }
 
   const Options& options_;
-  m2n::Channel& channel_;
+  m2n::Channel channel_;
   Recorder recorder_;
   std::vector<AttentionWeights> weights_;  // per layer
   std::vector<std::vector<Bf16>> hidden_;  // per micro-batch
@@ -111,8 +111,8 @@ class AttentionRank {
 // An expert rank's loop: whatever comes, in the order in which the attention ranks sent it.
 class ExpertRank {
  public:
-  ExpertRank(const Options& options, m2n::Channel& channel, Recorder recorder, std::uint32_t rank)
-      : options_{options}, channel_{channel}, recorder_{recorder}, expert_{options} {
+  ExpertRank(const Options& options, Recorder recorder, std::uint32_t rank)
+      : options_{options}, recorder_{recorder}, expert_{options} {
     const std::uint32_t first = rank * options.experts_per_rank();
     const std::uint32_t last = std::min(first + options.experts_per_rank(), options.experts);
     weights_.resize(options.layers);
@@ -123,7 +123,8 @@ class ExpertRank {
     }
   }
 
-  Outcome run() {
+  Outcome run(m2n::Channel& channel) {
+    channel_ = channel;
     for (std::uint32_t operation = 0; operation < options_.operations(); ++operation) {
       std::int64_t begin = now_ns();
       m2n::Result<m2n::Batch> batch = channel_.receive();
@@ -157,7 +158,7 @@ class ExpertRank {
   }
 
   const Options& options_;
-  m2n::Channel& channel_;
+  m2n::Channel channel_;
   Recorder recorder_;
   Expert expert_;
   std::vector<std::vector<ExpertWeights>> weights_;  // per layer, per local expert
@@ -185,11 +186,24 @@ m2n::ChannelConfig channel_config(const Options& options) {
   return config;
 }
 
-Outcome run_attention(const Options& options, m2n::Channel& channel, std::uint32_t world_rank,
+// Opens the channel, which waits for all ranks, runs `rank` on it, and leaves when nobody needs
+// this rank any more.
+template <class Rank>
+Outcome run_on_channel(const Options& options, m2n::Group& group, Rank& rank,
+                       m2n::Channel& channel) {
+  m2n::Result<m2n::Channel> opened = group.open(channel_config(options));
+  if (!opened) return {"Group::open", opened.status()};
+  channel = *opened;
+  if (Outcome outcome = rank.run(channel); !outcome) return outcome;
+  return {"drain", channel.drain()};
+}
+
+Outcome run_attention(const Options& options, m2n::Group& group, std::uint32_t world_rank,
                       Reports& reports) {
   RankReport& report = reports.rank(world_rank);
-  AttentionRank rank{options, channel, {reports.spans(world_rank), report.span_count}, world_rank};
-  if (Outcome outcome = rank.run(); !outcome) return outcome;
+  AttentionRank rank{options, {reports.spans(world_rank), report.span_count}, world_rank};
+  m2n::Channel channel;
+  if (Outcome outcome = run_on_channel(options, group, rank, channel); !outcome) return outcome;
   Bf16* out = reports.outputs(world_rank);
   for (std::uint32_t batch = 0; batch < options.micro_batches; ++batch) {
     out = std::copy(rank.hidden(batch).begin(), rank.hidden(batch).end(), out);
@@ -201,6 +215,16 @@ Outcome run_attention(const Options& options, m2n::Channel& channel, std::uint32
   return {};
 }
 
+Outcome run_experts(const Options& options, m2n::Group& group, std::uint32_t world_rank,
+                    Reports& reports) {
+  RankReport& report = reports.rank(world_rank);
+  ExpertRank rank{options,
+                  {reports.spans(world_rank), report.span_count},
+                  world_rank - options.attention_ranks};
+  m2n::Channel channel;
+  return run_on_channel(options, group, rank, channel);
+}
+
 }  // namespace
 
 void run_rank(const Options& options, std::uint32_t world_rank, std::shared_ptr<m2n::Store> store,
@@ -209,19 +233,11 @@ void run_rank(const Options& options, std::uint32_t world_rank, std::shared_ptr<
   m2n::Result<m2n::Group> group =
       m2n::Group::create(group_config(options, world_rank), std::move(store));
   if (!group) return report.fail("Group::create", group.status());
-  m2n::Result<m2n::Channel> channel = group->open(channel_config(options));
-  if (!channel) return report.fail("Group::open", channel.status());
-
-  Outcome outcome;
-  if (world_rank < options.attention_ranks) {
-    outcome = run_attention(options, *channel, world_rank, reports);
-  } else {
-    const std::uint32_t rank = world_rank - options.attention_ranks;
-    outcome =
-        ExpertRank{options, *channel, {reports.spans(world_rank), report.span_count}, rank}.run();
-  }
+  // Weights are made before the channel opens, so that no rank's first operation waits for them.
+  const Outcome outcome = world_rank < options.attention_ranks
+                              ? run_attention(options, *group, world_rank, reports)
+                              : run_experts(options, *group, world_rank, reports);
   if (!outcome) return report.fail(outcome.step, outcome.status);
-  if (m2n::Status status = channel->drain(); !status) return report.fail("drain", status);
   if (m2n::Status status = group->close(); !status) return report.fail("close", status);
   report.finished = true;
 }
