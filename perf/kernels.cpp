@@ -15,6 +15,10 @@ namespace m2n::perf {
 #if defined(__x86_64__)
 namespace {
 
+void fence_stores() {
+  _mm_sfence();
+}
+
 // The last, incomplete step of a row goes through the plain code.
 void finish(const Sum& s, std::size_t done, std::size_t element_bytes, void (*plain)(const Sum&)) {
   if (done == s.columns) return;
@@ -306,14 +310,14 @@ M2N_AVX2 void sum_f32_256(const Sum& s) {
 
 const Kernels& kernels() noexcept {
   const Kernels& plain = portable_kernels();
-  static const Kernels avx512_bf16{"avx512-bf16",    copy_512,        copy_streaming_512,
-                                   merge_512<false>, merge_512<true>, fill_512,
-                                   sum_bf16_native,  sum_f16_512,     sum_f32_512};
-  static const Kernels avx512{"avx512",         copy_512,        copy_streaming_512,
-                              merge_512<false>, merge_512<true>, fill_512,
-                              sum_bf16_512,     sum_f16_512,     sum_f32_512};
-  static const Kernels avx2{"avx2",     plain.copy,   copy_streaming_256, plain.merge, plain.merge,
-                            plain.fill, sum_bf16_256, sum_f16_256,        sum_f32_256};
+  static const Kernels avx512_bf16{
+      "avx512-bf16", copy_512, copy_streaming_512, merge_512<false>, merge_512<true>,
+      fence_stores,  fill_512, sum_bf16_native,    sum_f16_512,      sum_f32_512};
+  static const Kernels avx512{"avx512",        copy_512,     copy_streaming_512, merge_512<false>,
+                              merge_512<true>, fence_stores, fill_512,           sum_bf16_512,
+                              sum_f16_512,     sum_f32_512};
+  static const Kernels avx2{"avx2",       plain.copy, copy_streaming_256, plain.merge, plain.merge,
+                            fence_stores, plain.fill, sum_bf16_256,       sum_f16_256, sum_f32_256};
   static const Kernels& best = [&]() -> const Kernels& {
     const bool has_512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                          __builtin_cpu_supports("avx512vl");
@@ -341,7 +345,6 @@ const Kernels& kernels() noexcept {
 void copy_string(void* to, const void* from, std::size_t bytes) {
   std::memcpy(to, from, bytes);
 }
-void fence_streaming() {}
 
 #endif
 

@@ -26,6 +26,7 @@ struct Kernels {
   void (*merge)(void* to, const void* const* rows, std::uint32_t count, std::size_t bytes);
   void (*merge_streaming)(void* to, const void* const* rows, std::uint32_t count,
                           std::size_t bytes);
+  void (*fence)();  // after streaming copies and sums, before anybody else reads
   // Repeats `pattern` (256 bytes) over a row.
   void (*fill)(void* to, const void* pattern, std::size_t bytes);
   // acc = +0; acc = fma(w, row, acc) in order, f32; rounded once to nearest even.
@@ -42,7 +43,6 @@ const Kernels& kernels() noexcept;           // the best for this CPU
 const Kernels& portable_kernels() noexcept;  // for comparison in tests
 
 void copy_string(void* to, const void* from, std::size_t bytes);  // rep movsb, or memcpy
-void fence_streaming();
 
 // Scalar arithmetic, by its own code: what the data check expects.
 float to_float(DataType type, std::uint32_t bits) noexcept;

@@ -59,6 +59,8 @@ void sum_plain(const Sum& s) {
   }
 }
 
+void fence_none() {}
+
 void copy_plain(void* to, const void* from, std::size_t bytes) {
   std::memcpy(to, from, bytes);
 }
@@ -99,6 +101,7 @@ const Kernels& portable_kernels() noexcept {
                                copy_plain,
                                merge_plain,
                                merge_plain,
+                               fence_none,
                                fill_plain,
                                sum_plain<DataType::bf16>,
                                sum_plain<DataType::f16>,

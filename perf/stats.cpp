@@ -24,7 +24,8 @@ std::optional<Spread> spread(const std::vector<double>& samples) {
 }
 
 double near_limit_ns(double smallest_seen_ns) noexcept {
-  return std::min(2.2 * smallest_seen_ns, 150.0);
+  constexpr double surely_far_ns = 200;
+  return smallest_seen_ns < surely_far_ns ? 2.2 * smallest_seen_ns : 0;
 }
 
 }  // namespace m2n::perf

@@ -16,7 +16,8 @@ struct Spread {
 std::optional<Spread> spread(const std::vector<double>& samples);
 
 // Small virtual machines move between two states: cores that share a cache, and cores that do not.
-// A latency up to this is `near`: 2.2 x the smallest seen, but never above 150 ns.
+// A latency up to this is `near`: 2.2 x the smallest seen in the run. A run that has seen 200 ns
+// and more only has seen no near cores.
 double near_limit_ns(double smallest_seen_ns) noexcept;
 
 }  // namespace m2n::perf

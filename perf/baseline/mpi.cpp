@@ -6,9 +6,11 @@
 #include <mpi.h>
 
 #include <algorithm>
-#include <cstring>
 
 #include "perf/baseline/rows.hpp"
+
+#define M2N_TEXT_(x) #x
+#define M2N_TEXT(x) M2N_TEXT_(x)
 
 namespace m2n::perf::mpi {
 namespace {
@@ -106,7 +108,7 @@ void AllToAll::attention(const std::byte* x, const std::int32_t* ids, const floa
   for (std::uint32_t t = 0; t < shape_.tokens; ++t) {
     add_partials(shape_, router_, t, replies_, out);
   }
-  if (beyond_caches(shape_)) fence_streaming();
+  if (beyond_caches(shape_)) shape_.kernels->fence();
   record.end = now_ns();
 }
 
@@ -167,6 +169,7 @@ class Messages final : public BaselineRounds {
   void send_replies(std::uint32_t attention_rank);
 
   const BaselineShape shape_;
+  MPI_Comm comm_ = MPI_COMM_NULL;  // its own: receives are posted ahead while others are used
   std::uint32_t piece_rows_;
   std::size_t one_;  // room for one pair's message
   Router router_;
@@ -198,14 +201,15 @@ Messages::Messages(const BaselineShape& shape, std::size_t piece_bytes)
       arrived_(shape.expert_ranks),
       views_(shape.attention_ranks),
       replies_(shape.expert_ranks) {
+  MPI_Comm_dup(MPI_COMM_WORLD, &comm_);
   if (shape_.rank < shape_.attention_ranks) return;
   ahead_.resize(2 * shape_.attention_ranks);
   const std::size_t rows_bytes = shape_.tokens * shape_.row_bytes;
   for (std::uint32_t a = 0; a < shape_.attention_ranks; ++a) {
     MPI_Recv_init(there_.data() + a * one_, to_int(one_), MPI_BYTE, static_cast<int>(a),
-                  message_tag, MPI_COMM_WORLD, &ahead_[2 * a]);
+                  message_tag, comm_, &ahead_[2 * a]);
     MPI_Recv_init(direct_.data() + a * rows_bytes, to_int(rows_bytes), MPI_BYTE,
-                  static_cast<int>(a), rows_tag, MPI_COMM_WORLD, &ahead_[2 * a + 1]);
+                  static_cast<int>(a), rows_tag, comm_, &ahead_[2 * a + 1]);
   }
   MPI_Startall(to_int(ahead_.size()), ahead_.data());
 }
@@ -216,6 +220,7 @@ Messages::~Messages() {
     MPI_Wait(&request, MPI_STATUS_IGNORE);
     MPI_Request_free(&request);
   }
+  MPI_Comm_free(&comm_);
 }
 
 void Messages::post_replies() {
@@ -229,8 +234,7 @@ void Messages::post_replies() {
       const std::uint32_t count = std::min(piece_rows_, rows - first);
       MPI_Irecv(back_.data() + e * one_ + first * shape_.wire_row_bytes,
                 to_int(count * shape_.wire_row_bytes), MPI_BYTE,
-                static_cast<int>(shape_.attention_ranks + e), reply_tag, MPI_COMM_WORLD,
-                &arrivals_[e][p]);
+                static_cast<int>(shape_.attention_ranks + e), reply_tag, comm_, &arrivals_[e][p]);
     }
   }
 }
@@ -242,14 +246,12 @@ void Messages::send_rows(std::uint32_t expert_rank, const std::byte* x) {
   const bool direct = router_.whole(expert_rank) && bytes >= direct_bytes;
   const std::size_t info = router_.write_info(expert_rank, to, direct);
   if (direct) {
-    MPI_Isend(x, to_int(bytes), MPI_BYTE, peer, rows_tag, MPI_COMM_WORLD, &sends_.emplace_back());
-    MPI_Isend(to, to_int(info), MPI_BYTE, peer, message_tag, MPI_COMM_WORLD,
-              &sends_.emplace_back());
+    MPI_Isend(x, to_int(bytes), MPI_BYTE, peer, rows_tag, comm_, &sends_.emplace_back());
+    MPI_Isend(to, to_int(info), MPI_BYTE, peer, message_tag, comm_, &sends_.emplace_back());
     return;
   }
   router_.pack_rows(expert_rank, to + info, x);
-  MPI_Isend(to, to_int(info + bytes), MPI_BYTE, peer, message_tag, MPI_COMM_WORLD,
-            &sends_.emplace_back());
+  MPI_Isend(to, to_int(info + bytes), MPI_BYTE, peer, message_tag, comm_, &sends_.emplace_back());
 }
 
 void Messages::attention(const std::byte* x, const std::int32_t* ids, const float* weights,
@@ -272,7 +274,7 @@ void Messages::attention(const std::byte* x, const std::int32_t* ids, const floa
     }
     add_partials(shape_, router_, t, replies_, out);
   }
-  if (beyond_caches(shape_)) fence_streaming();
+  if (beyond_caches(shape_)) shape_.kernels->fence();
   MPI_Waitall(to_int(sends_.size()), sends_.data(), MPI_STATUSES_IGNORE);
   record.end = now_ns();
 }
@@ -295,7 +297,7 @@ void Messages::send_replies(std::uint32_t attention_rank) {
       reducer_.reduce(attention_rank, view, r, to + r * shape_.wire_row_bytes);
     }
     MPI_Isend(to + first * shape_.wire_row_bytes, to_int(count * shape_.wire_row_bytes), MPI_BYTE,
-              static_cast<int>(attention_rank), reply_tag, MPI_COMM_WORLD, &sends_.emplace_back());
+              static_cast<int>(attention_rank), reply_tag, comm_, &sends_.emplace_back());
   }
 }
 
@@ -348,12 +350,13 @@ BaselineRounds* make(const BaselineShape& shape, std::uint32_t variant) {
 }
 
 const char* library_text() {
-  static char text[MPI_MAX_LIBRARY_VERSION_STRING + 1];
-  int length = 0;
-  MPI_Get_library_version(text, &length);
-  // Its first line, or first field, is enough.
-  text[std::strcspn(text, ",\n\t")] = '\0';
-  return text;
+#if defined(OPEN_MPI)
+  return "Open MPI " M2N_TEXT(OMPI_MAJOR_VERSION) "." M2N_TEXT(OMPI_MINOR_VERSION);
+#elif defined(MPICH_VERSION)
+  return "MPICH " MPICH_VERSION;
+#else
+  return "MPI";
+#endif
 }
 
 }  // namespace

@@ -64,7 +64,7 @@ void Router::pack_rows(std::uint32_t expert_rank, std::byte* to, const std::byte
       copy(to + r * shape_.row_bytes, x + lane.info[r].token * shape_.row_bytes, shape_.row_bytes);
     }
   }
-  if (around) fence_streaming();
+  if (around) kernels.fence();
 }
 
 View view_of(const std::byte* message) noexcept {
