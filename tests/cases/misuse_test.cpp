@@ -109,7 +109,7 @@ TEST_F(Misuse, DispatchShapes) {
   expect_parts(dispatch(bad), {"dispatch", "tokens", "300", "0..4", "ChannelConfig::max_tokens"});
   bad = good_;
   bad.x.base = nullptr;  // 2
-  expect_parts(dispatch(bad), {"dispatch", "x", "nullptr", "0 tokens", "ChannelConfig::hidden"});
+  expect_parts(dispatch(bad), {"dispatch", "x", "nullptr", "memory", "ChannelConfig::hidden"});
   bad = good_;
   bad.x.column_stride = 2;  // 3
   expect_parts(dispatch(bad), {"dispatch", "x.column_stride", "2", "1", "ChannelConfig::hidden"});
@@ -182,13 +182,13 @@ TEST_F(Misuse, Combine) {
   Ticket ticket = good_ticket();
   serve_one(channel_);
   expect_parts(channel_.combine(ticket, {nullptr}),  // 17
-               {"combine", "out", "nullptr", "memory", "MutableRows::base"});
+               {"combine", "out", "nullptr", "memory", "ChannelConfig::hidden"});
   expect_parts(channel_.combine(ticket, {out_.data(), 100}),  // 18
                {"combine", "out.row_stride", "100", "128", "ChannelConfig::hidden"});
   ConstRows add{x_.data()};
   add.column_stride = 3;  // 19
   expect_parts(channel_.combine(ticket, {out_.data()}, add),
-               {"combine", "add.column_stride", "3", "1", "ConstRows::column_stride"});
+               {"combine", "add.column_stride", "3", "1", "ChannelConfig::hidden"});
   add = {x_.data(), 2};  // 20
   expect_parts(channel_.combine(ticket, {out_.data()}, add),
                {"combine", "add.row_stride", "2", "128", "ChannelConfig::hidden"});
@@ -211,7 +211,7 @@ TEST_F(Misuse, Reply) {
                {"reply", "outputs", "0", "1", "Batch::sources"});
   Outputs outputs{};
   expect_parts(channel_.reply(*batch, std::span{&outputs, 1}),  // 25
-               {"reply", "base", "nullptr", "memory", "Outputs"});
+               {"reply", "outputs[0].base", "nullptr", "memory", "ChannelConfig::hidden"});
   y_.resize(64 * hidden);
   outputs = {y_.data(), 100, nullptr};
   expect_parts(channel_.reply(*batch, std::span{&outputs, 1}),  // 26
