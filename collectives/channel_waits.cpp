@@ -11,6 +11,19 @@ namespace m2n {
 
 using namespace collectives;  // NOLINT(google-build-using-namespace)
 
+namespace {
+
+// Tries to drain one end; ok while there is hope, with `done` set once it is.
+template <class End>
+Status drain_end(End* end, bool& done) {
+  if (done || !end->idle()) return {};
+  Status status = end->try_drain();
+  done = status.code() == Code::ok;
+  return status.code() == Code::again ? Status{} : status;
+}
+
+}  // namespace
+
 Status Channel::drain(Timeout timeout) {
   if (!impl_) return no_channel("drain");
   if (Status status = impl_->context.check("drain"); !status) return status;
@@ -19,18 +32,9 @@ Status Channel::drain(Timeout timeout) {
   bool expert_done = !impl.expert;
   auto step = [&]() -> Status {
     if (Status status = impl.context.check("drain"); !status) return status;
-    if (!attention_done) {
-      impl.attention->reap();
-      const Status status =
-          impl.attention->idle() ? impl.attention->try_drain() : Status{Code::again};
-      if (status.code() != Code::again && !status) return status;
-      attention_done = status.code() == Code::ok;
-    }
-    if (!expert_done) {
-      const Status status = impl.expert->idle() ? impl.expert->try_drain() : Status{Code::again};
-      if (status.code() != Code::again && !status) return status;
-      expert_done = status.code() == Code::ok;
-    }
+    if (impl.attention) impl.attention->reap();
+    if (Status status = drain_end(impl.attention.get(), attention_done); !status) return status;
+    if (Status status = drain_end(impl.expert.get(), expert_done); !status) return status;
     return attention_done && expert_done ? Status{} : Status{Code::again};
   };
   Worker& worker = impl.attention ? impl.attention->worker() : impl.expert->worker();

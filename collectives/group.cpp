@@ -265,7 +265,7 @@ Result<Group> Group::create(const GroupConfig& config, std::shared_ptr<Store> st
   return group;
 }
 
-Result<Channel> Group::open(const ChannelConfig& config, OpenOptions options) {
+Result<Channel> Group::open(const ChannelConfig& config, const OpenOptions& options) {
   if (!impl_)
     return transport::refuse(
         {"open", "group", "empty", "one from Group::create", -1, "Group::create"});

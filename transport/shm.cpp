@@ -122,7 +122,7 @@ Result<PeerId> Shm::connect(std::span<const std::byte> address) {
   peer.world_rank = blob->world_rank;
   peer.doorbell = std::launder(reinterpret_cast<Doorbell*>((*opened)->base()));
   peer.backing = std::move(*opened);
-  const Result<PeerId> id = keep(std::move(peer));
+  Result<PeerId> id = keep(std::move(peer));
   if (!id) {
     if (pidfd >= 0) close(pidfd);
     return id;

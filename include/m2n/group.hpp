@@ -22,7 +22,7 @@ class M2N_EXPORT Group {
   explicit operator bool() const noexcept { return impl_ != nullptr; }
   // Collective over all ranks: registers windows and exchanges them. Every rank opens its channels
   // in the same order.
-  Result<Channel> open(const ChannelConfig& config, OpenOptions options = {});
+  Result<Channel> open(const ChannelConfig& config, const OpenOptions& options = {});
   // Pushes what waits in all ends of a worker. Never blocks.
   Status progress(std::uint32_t worker = 0);
   // Closes every channel. Local, within a second. The destructor does the same.
