@@ -57,6 +57,41 @@ TEST_P(ContractThreads, DataIsThereWhenTheWordIs) {
   EXPECT_EQ(wrong.load(), 0u);
 }
 
+// The same for a put that takes long, by a reader that spins and looks at its end first: a word
+// that is raised before its bytes are there shows.
+TEST_P(Bare, TheWordComesAfterTheLastByte) {
+  auto ranks = make_endpoints(GetParam(), 2);
+  constexpr std::uint64_t rounds = 300;
+  constexpr std::size_t bytes = window_bytes - payload_offset;
+  const auto end = Clock::now() + 30s;
+  const auto spin = [&](Endpoint& self, std::uint64_t round) {
+    for (std::uint64_t i = 1; load_acquire(self.word(0)) < round; ++i) {
+      if (i % 4096 != 0) continue;
+      if (Clock::now() > end) return false;
+      std::this_thread::yield();
+    }
+    return true;
+  };
+  std::uint64_t wrong = 0;
+  std::thread reader{[&] {
+    const std::byte* got = ranks[1].window_base() + payload_offset;
+    for (std::uint64_t round = 1; round <= rounds && spin(ranks[1], round); ++round) {
+      const auto value = static_cast<std::byte>(round);
+      if (got[bytes - 1] != value || got[bytes / 2] != value || got[0] != value) ++wrong;
+      EXPECT_TRUE(ranks[1].put(0, {}, 0, 0));
+    }
+  }};
+  const Segment piece{ranks[0].source, 0, bytes};
+  for (std::uint64_t round = 1; round <= rounds; ++round) {
+    std::memset(ranks[0].source_base(), static_cast<int>(round % 256), bytes);
+    EXPECT_TRUE(ranks[0].put(1, {&piece, 1}, payload_offset, 0));
+    if (!spin(ranks[0], round)) break;
+  }
+  reader.join();
+  EXPECT_EQ(wrong, 0u);
+  EXPECT_EQ(load_acquire(ranks[0].word(0)), rounds);
+}
+
 // Everybody sends to everybody at once; slot and word of a message depend on its sender.
 TEST_P(ContractThreads, PairsDoNotDisturbEachOther) {
   constexpr std::uint32_t count = 4;
@@ -134,6 +169,24 @@ TEST_P(ContractThreads, APutWakesASleeper) {
   ranks[1].transport->doorbell().ring_sleepers();
   other.join();
   EXPECT_LT(Clock::now(), end);
+}
+
+// The two moments in which a wake-up could be lost, one after the other.
+TEST(Doorbell, NothingIsLostOnTheWayToSleep) {
+  Doorbell bell;
+  const auto start = Clock::now();
+  bell.sleep([] { return true; }, 30s);  // published before the sleeper was counted
+  bell.sleep(
+      [&bell] {
+        EXPECT_EQ(bell.sleepers.load(), 1u);
+        bell.ring();  // published after it looked
+        return false;
+      },
+      30s);
+  EXPECT_LT(Clock::now() - start, 20s);
+  EXPECT_EQ(bell.sleepers.load(), 0u);
+  bell.sleep([] { return false; }, 0ns);
+  bell.sleep([] { return false; }, 1ms);
 }
 
 // Wraps the notify of a bare transport: every 10th is lost.

@@ -238,6 +238,12 @@ TEST(ShmProcess, ADeathIsSeenWithinTheRecheck) {
   Endpoint self = open_endpoint(0);
   const auto address = receive_blob(child.socket());
   ASSERT_TRUE(address);
+  // A refused connect leaves no descriptor of the living process behind.
+  ShmBlob forged = *parse_shm_blob(*address);
+  forged.nonce[0] ^= 1;
+  const std::size_t descriptors = open_descriptors();
+  EXPECT_EQ(self.transport->connect(write_shm_blob(forged)).code(), Code::peer_failed);
+  EXPECT_EQ(open_descriptors(), descriptors);
   ASSERT_TRUE(self.transport->connect(*address));
   const auto end = Clock::now() + 10s;
   child.kill_now();
