@@ -27,6 +27,7 @@ std::uint32_t float_to_half(float value) noexcept {
   const float size = std::fabs(value);
   if (std::isnan(value)) return sign | 0x7e00;
   if (size >= 65520.0F) return sign | 0x7c00;
+  if (size == 0) return sign;
   int exponent = 0;
   (void)std::frexp(size, &exponent);  // size = f * 2^exponent, f in [0.5, 1)
   const int scale = std::max(exponent - 11, -24);

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "perf/engine.hpp"
+#include "perf/kernels.hpp"
 
 namespace m2n::perf {
 namespace {
@@ -39,6 +40,7 @@ class LibraryEngine final : public Engine {
   const Setup& setup_;
   Channel channel_;
   ByteOutputs bytes_;
+  Buffer y_;  // expert rank: grouped rows of one-byte payloads
   // Attention rank: per micro-batch.
   std::vector<Buffer> x_;
   std::vector<Buffer> out_;
@@ -151,18 +153,24 @@ void LibraryEngine::reply_rows(Batch& batch) {
   }
 }
 
+// y must lie as the batch does, so one-byte payloads need rows of their own.
 void LibraryEngine::reply_grouped(Batch& batch) {
   const GroupedRows& grouped = batch.grouped();
   outputs_.clear();
-  index_.clear();
   if (!setup_.byte_payload()) {
     outputs_.push_back({grouped.base, grouped.row_stride_bytes, nullptr});
     return;
   }
-  for (std::size_t r = 0; r < grouped.rows; ++r) {
-    index_.push_back(ByteOutputs::kind(grouped.base + r * grouped.row_stride_bytes));
+  const std::size_t row_bytes = setup_.wire_row_bytes();
+  if (y_.size() < grouped.rows * row_bytes) y_ = Buffer{grouped.rows * row_bytes, false};
+  for (std::size_t e = 0; e < grouped.counts.size(); ++e) {
+    const std::size_t first = grouped.first_row[e];
+    for (std::size_t r = first; r < first + grouped.counts[e]; ++r) {
+      const auto kind = ByteOutputs::kind(grouped.base + r * grouped.row_stride_bytes);
+      kernels().copy(y_.data() + r * row_bytes, bytes_.base() + kind * row_bytes, row_bytes);
+    }
   }
-  outputs_.push_back({bytes_.base(), 0, index_.data()});
+  outputs_.push_back({y_.data(), row_bytes, nullptr});
 }
 
 Status LibraryEngine::expert(std::uint64_t first, bool check, std::span<Record> records) {

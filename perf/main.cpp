@@ -30,9 +30,10 @@ class Rank {
 
  private:
   Status bind();
-  Status run(const std::shared_ptr<Store>& store);
   Status run_rounds(const std::shared_ptr<Store>& store);
   Status run_transport(const std::shared_ptr<Store>& store);
+  Status check_failed(const std::string& where);
+  void complain(const Status& status) const;
   Status print_size(const SizeRun& run);
   Status print_json(const std::string& line);
   bool leader() const noexcept { return rank_ == 0; }
@@ -77,14 +78,20 @@ Status Rank::print_json(const std::string& line) {
   return {Code::system, Scope::operation, "m2n_perf: cannot write " + setup_.options.json};
 }
 
+// All ranks know of the wrong rows; rank 0 speaks, and nobody leaves before it has.
+Status Rank::check_failed(const std::string& where) {
+  if (leader()) {
+    std::fprintf(stderr, "m2n_perf: data check failed: %s; no numbers\n", where.c_str());
+  }
+  (void)board_.barrier();
+  return Code::cancelled;
+}
+
 // Numbers appear only here, and only if every row was right.
 Status Rank::print_size(const SizeRun& run) {
   if (run.wrong != 0) {
-    return {Code::peer_failed, Scope::group,
-            leader() ? "m2n_perf: data check failed at " + std::to_string(run.tokens) +
-                           " tokens: " + std::to_string(run.wrong) + " wrong rows (" +
-                           run.wrong_engine + "); no numbers"
-                     : ""};
+    return check_failed(std::to_string(run.wrong) + " wrong rows at " + std::to_string(run.tokens) +
+                        " tokens (" + run.wrong_engine + ")");
   }
   if (!leader()) return {};
   const std::vector<Line> lines = summarise(setup_, facts_, run);
@@ -145,8 +152,8 @@ Status Rank::run_transport(const std::shared_ptr<Store>& store) {
   if (leader()) std::fputs(put_table_head().c_str(), stdout);
   for (const PutLine& line : *lines) {
     if (line.wrong != 0) {
-      return {Code::peer_failed, Scope::group,
-              leader() ? "m2n_perf: data check failed; no numbers" : ""};
+      return check_failed(std::to_string(line.wrong) + " wrong bytes in puts of " +
+                          std::to_string(line.bytes));
     }
     if (!leader()) continue;
     std::fputs(table_row(line).c_str(), stdout);
@@ -155,34 +162,38 @@ Status Rank::run_transport(const std::shared_ptr<Store>& store) {
   return {};
 }
 
-Status Rank::run(const std::shared_ptr<Store>& store) {
-  // A failure must be told before what it holds is torn down: others may wait for this rank.
-  try {
-    Status status = setup_.options.op == Op::put ? run_transport(store) : run_rounds(store);
-    if (!status) board_.fail();
-    return status;
-  } catch (const std::exception& error) {
-    board_.fail();
-    return {Code::system, Scope::group, std::string{"m2n_perf: "} + error.what()};
-  }
+// Of a failure elsewhere the rank that failed speaks.
+void Rank::complain(const Status& status) const {
+  if (status || status.code() == Code::cancelled) return;
+  std::fprintf(stderr, "m2n_perf: rank %u: %s%s%s\n", rank_, m2n::name(status.code()),
+               status.text().empty() ? "" : ": ", status.text().c_str());
 }
 
+// Says what went wrong before the others hear of it: a launcher may end this rank as soon as one of
+// them leaves.
 int Rank::main(std::shared_ptr<Store> store) {
-  const Status status = run(store);
-  if (status) return 0;
-  // Of a failure elsewhere the rank that failed speaks.
-  if (status.code() != Code::cancelled && !status.text().empty()) {
-    std::fprintf(stderr, "%s [rank %u, %s]\n", status.text().c_str(), rank_,
-                 m2n::name(status.code()));
-  } else if (status.code() != Code::cancelled && status.code() != Code::peer_failed) {
-    std::fprintf(stderr, "m2n_perf: %s [rank %u]\n", m2n::name(status.code()), rank_);
+  Status status;
+  try {
+    status = setup_.options.op == Op::put ? run_transport(store) : run_rounds(store);
+  } catch (const std::exception& error) {
+    status = {Code::system, Scope::group, error.what()};
   }
-  return failure;
+  complain(status);
+  if (!status) board_.fail();
+  return status ? 0 : failure;
 }
 
 int complain(const Status& status, int code) {
   std::fprintf(stderr, "%s\n", status.text().c_str());
   return code;
+}
+
+// Every rank finds the same mistake, rank 0 tells it. The others give it time: some launchers end
+// all ranks when the first one leaves, and end these when rank 0 does.
+int refuse_start(const Status& status, bool speaks) {
+  if (speaks) return complain(status, usage);
+  ::sleep(2);
+  return usage;
 }
 
 // Rank 0 serves a store on this host; the others learn its port from the board.
@@ -234,7 +245,7 @@ int start(int argc, const char* const* argv) {
   auto parsed = parse_options(argc, argv);
   const auto launch = detect_launch();
   const bool speaks = !launch || launch->world_rank == 0;
-  if (!parsed) return speaks ? complain(parsed.status(), usage) : usage;
+  if (!parsed) return refuse_start(parsed.status(), speaks);
   if (!parsed->text.empty()) {
     if (speaks) std::fputs(parsed->text.c_str(), stdout);
     return 0;
@@ -243,7 +254,7 @@ int start(int argc, const char* const* argv) {
   std::optional<World> world;
   if (launch) world = World{launch->world_rank, launch->world_size, launch->source};
   auto setup = settle(parsed->options, world);
-  if (!setup) return speaks ? complain(setup.status(), usage) : usage;
+  if (!setup) return refuse_start(setup.status(), speaks);
   if (speaks) std::fputs(describe(*setup).c_str(), stdout);
   std::fflush(stdout);
   return launch ? run_launched(*setup, *launch) : run_alone(*setup);

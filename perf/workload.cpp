@@ -82,10 +82,10 @@ void write_row_pattern(const Setup& setup, std::uint32_t draw, std::byte* out) {
 
 }  // namespace
 
-Buffer::Buffer(std::size_t bytes) : bytes_{bytes} {
+Buffer::Buffer(std::size_t bytes, bool touched) : bytes_{bytes} {
   const std::size_t mapped = (bytes + 4096) & ~std::size_t{4095};
-  void* base = ::mmap(nullptr, mapped, PROT_READ | PROT_WRITE,
-                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+  const int flags = MAP_PRIVATE | MAP_ANONYMOUS | (touched ? MAP_POPULATE : MAP_NORESERVE);
+  void* base = ::mmap(nullptr, mapped, PROT_READ | PROT_WRITE, flags, -1, 0);
   if (base == MAP_FAILED) throw std::bad_alloc{};
   block_ = {static_cast<std::byte*>(base), [mapped](std::byte* block) { ::munmap(block, mapped); }};
 }

@@ -13,11 +13,11 @@
 
 namespace m2n::perf {
 
-// Page-aligned memory that has been touched.
+// Page-aligned memory, touched at once unless most of it will never be used.
 class Buffer {
  public:
   Buffer() = default;
-  explicit Buffer(std::size_t bytes);
+  explicit Buffer(std::size_t bytes, bool touched = true);
   std::byte* data() const noexcept { return block_.get(); }
   std::size_t size() const noexcept { return bytes_; }
 

@@ -73,7 +73,7 @@ TEST(PerfReport, UnboundIsMixed) {
 
 TEST(PerfReport, DispatchAloneHasNoRoundTrip) {
   RunFacts facts;
-  Setup setup = setup_with_baseline();
+  auto setup = setup_with_baseline();
   setup.options.op = Op::dispatch;
   const auto lines = summarise(setup, facts, two_states());
   ASSERT_FALSE(lines.empty());
@@ -131,7 +131,7 @@ TEST(PerfReport, JsonHasEveryField) {
   }
 }
 
-TEST(PerfReport, NoTransportNameIsInvented) {
+TEST(PerfReport, WhatWasNotMeasuredIsNull) {
   Line line;
   EXPECT_TRUE(nlohmann::json::parse(to_json(line))["flag_ns"].is_null());
   EXPECT_FALSE(nlohmann::json::parse(to_json(line)).contains("baseline"));
