@@ -12,8 +12,8 @@ void ChannelImpl::close() {
   ChannelState open = ChannelState::open;
   if (!context.state.compare_exchange_strong(open, ChannelState::closed)) return;
   collectives::at({collectives::HookPoint::pre_close, group->config.world_rank});
-  if (attention) attention->announce_close();
-  if (expert) expert->announce_close();
+  if (attention && group->owned()) attention->announce_close();
+  if (expert && group->owned()) expert->announce_close();
   std::erase(group->channels, this);
 }
 
@@ -26,7 +26,7 @@ void ChannelImpl::abort() noexcept {
 
 ChannelImpl::~ChannelImpl() {
   close();
-  if (context.state.load(std::memory_order_acquire) == ChannelState::aborted) {
+  if (context.state.load(std::memory_order_acquire) == ChannelState::aborted && group->owned()) {
     // No call is open any more: now the peers may hear of it.
     if (attention) attention->announce_close();
     if (expert) expert->announce_close();

@@ -2,6 +2,8 @@
 // Group::create; after that only `channels` changes, at open and close.
 #pragma once
 
+#include <unistd.h>
+
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -20,6 +22,7 @@
 namespace m2n::collectives {
 
 struct GroupCore {
+  const pid_t owner = getpid();  // a forked copy of this process must say nothing to the peers
   GroupConfig config;
   std::shared_ptr<Store> store;
   std::string prefix;  // of this group's keys in the store
@@ -37,6 +40,7 @@ struct GroupCore {
   std::uint32_t channels_opened = 0;
   std::vector<ChannelImpl*> channels;  // open ones
 
+  bool owned() const noexcept { return getpid() == owner; }
   std::int32_t rank() const noexcept { return static_cast<std::int32_t>(config.world_rank); }
 };
 

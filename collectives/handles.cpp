@@ -32,7 +32,8 @@ Batch& Batch::operator=(Batch&& other) noexcept {
 }
 Batch::~Batch() {
   if (state_ == nullptr) return;
-  if (channel_->context.state.load(std::memory_order_acquire) == ChannelState::open) {
+  if (channel_->context.state.load(std::memory_order_acquire) == ChannelState::open &&
+      channel_->group->owned()) {
     channel_->expert->abandon(*state_);
   }
 }
