@@ -2,6 +2,7 @@
 // shift and a mask), which needs no widening loads.
 #include "perf/kernels.hpp"
 
+#include <array>
 #include <cstring>
 
 #if defined(__x86_64__)
@@ -14,6 +15,16 @@ namespace m2n::perf {
 
 #if defined(__x86_64__)
 namespace {
+
+// A plain sum is one with weights of 1: no choice in the loop over the rows.
+constexpr auto ones = [] {
+  std::array<float, 256> all{};
+  all.fill(1.0F);
+  return all;
+}();
+const float* weights_of(const Sum& s) {
+  return s.weights != nullptr ? s.weights : ones.data();
+}
 
 void fence_stores() {
   _mm_sfence();
@@ -85,15 +96,18 @@ M2N_AVX512 void merge_512(void* to, const void* const* rows, std::uint32_t count
   std::size_t b = 0;
   for (; b + 256 <= bytes; b += 256) {
     __m512i acc[4];
+#pragma GCC unroll 8
     for (int j = 0; j < 4; ++j) {
       acc[j] = _mm512_loadu_si512(static_cast<const std::byte*>(rows[0]) + b + 64 * j);
     }
     for (std::uint32_t i = 1; i < count; ++i) {
       const auto* row = static_cast<const std::byte*>(rows[i]) + b;
+#pragma GCC unroll 8
       for (int j = 0; j < 4; ++j) {
         acc[j] = _mm512_xor_si512(acc[j], _mm512_loadu_si512(row + 64 * j));
       }
     }
+#pragma GCC unroll 8
     for (int j = 0; j < 4; ++j) store_512(t + b + 64 * j, acc[j], streaming && aligned(to, 64));
   }
   std::memcpy(t + b, static_cast<const std::byte*>(rows[0]) + b, bytes - b);
@@ -139,14 +153,17 @@ M2N_AVX512 M2N_INLINE __m512i pack_integer(__m512 even, __m512 odd) {
 }
 
 M2N_AVX512 M2N_INLINE void add_512(__m512 (&acc)[8], const std::byte* row, __m512 weight) {
+#pragma GCC unroll 8
   for (int j = 0; j < 4; ++j) {
-    const __m512i x = _mm512_loadu_si512(row + 64 * j);
+    __m512i x = _mm512_loadu_si512(row + 64 * j);
+    asm("" : "+v"(x));  // one load for both halves, which the compiler would make two
     acc[2 * j] = _mm512_fmadd_ps(weight, even_512(x), acc[2 * j]);
     acc[2 * j + 1] = _mm512_fmadd_ps(weight, odd_512(x), acc[2 * j + 1]);
   }
 }
 
 M2N_AVX512_BF16 void sum_bf16_native(const Sum& s) {
+  const float* const weights = weights_of(s);
   alignas(64) std::uint16_t places[32];
   for (std::uint16_t i = 0; i < 32; ++i) {
     places[i] = static_cast<std::uint16_t>(i % 2 != 0 ? 16 + i / 2 : i / 2);
@@ -157,9 +174,9 @@ M2N_AVX512_BF16 void sum_bf16_native(const Sum& s) {
   for (; h + 128 <= s.columns; h += 128) {
     __m512 acc[8] = {};
     for (std::uint32_t i = 0; i < s.count; ++i) {
-      add_512(acc, static_cast<const std::byte*>(s.rows[i]) + 2 * h,
-              _mm512_set1_ps(s.weights != nullptr ? s.weights[i] : 1.0F));
+      add_512(acc, static_cast<const std::byte*>(s.rows[i]) + 2 * h, _mm512_set1_ps(weights[i]));
     }
+#pragma GCC unroll 8
     for (std::size_t j = 0; j < 4; ++j) {
       store_512(static_cast<std::byte*>(s.out) + 2 * h + 64 * j,
                 pack_native(acc[2 * j], acc[2 * j + 1], order), streaming);
@@ -169,14 +186,15 @@ M2N_AVX512_BF16 void sum_bf16_native(const Sum& s) {
 }
 
 M2N_AVX512 void sum_bf16_512(const Sum& s) {
+  const float* const weights = weights_of(s);
   const bool streaming = s.streaming && aligned(s.out, 64);
   std::size_t h = 0;
   for (; h + 128 <= s.columns; h += 128) {
     __m512 acc[8] = {};
     for (std::uint32_t i = 0; i < s.count; ++i) {
-      add_512(acc, static_cast<const std::byte*>(s.rows[i]) + 2 * h,
-              _mm512_set1_ps(s.weights != nullptr ? s.weights[i] : 1.0F));
+      add_512(acc, static_cast<const std::byte*>(s.rows[i]) + 2 * h, _mm512_set1_ps(weights[i]));
     }
+#pragma GCC unroll 8
     for (std::size_t j = 0; j < 4; ++j) {
       store_512(static_cast<std::byte*>(s.out) + 2 * h + 64 * j,
                 pack_integer(acc[2 * j], acc[2 * j + 1]), streaming);
@@ -186,17 +204,20 @@ M2N_AVX512 void sum_bf16_512(const Sum& s) {
 }
 
 M2N_AVX512 void sum_f16_512(const Sum& s) {
+  const float* const weights = weights_of(s);
   std::size_t h = 0;
   for (; h + 64 <= s.columns; h += 64) {
     __m512 acc[4] = {};
     for (std::uint32_t i = 0; i < s.count; ++i) {
-      const __m512 weight = _mm512_set1_ps(s.weights != nullptr ? s.weights[i] : 1.0F);
+      const __m512 weight = _mm512_set1_ps(weights[i]);
       const auto* row = static_cast<const std::byte*>(s.rows[i]) + 2 * h;
+#pragma GCC unroll 8
       for (int j = 0; j < 4; ++j) {
         const auto* at = reinterpret_cast<const __m256i*>(row + 32 * j);
         acc[j] = _mm512_fmadd_ps(weight, _mm512_cvtph_ps(_mm256_loadu_si256(at)), acc[j]);
       }
     }
+#pragma GCC unroll 8
     for (std::size_t j = 0; j < 4; ++j) {
       auto* at = reinterpret_cast<__m256i*>(static_cast<std::byte*>(s.out) + 2 * h + 32 * j);
       _mm256_storeu_si256(at, _mm512_cvtps_ph(acc[j], _MM_FROUND_TO_NEAREST_INT));
@@ -206,17 +227,20 @@ M2N_AVX512 void sum_f16_512(const Sum& s) {
 }
 
 M2N_AVX512 void sum_f32_512(const Sum& s) {
+  const float* const weights = weights_of(s);
   const bool streaming = s.streaming && aligned(s.out, 64);
   std::size_t h = 0;
   for (; h + 64 <= s.columns; h += 64) {
     __m512 acc[4] = {};
     for (std::uint32_t i = 0; i < s.count; ++i) {
-      const __m512 weight = _mm512_set1_ps(s.weights != nullptr ? s.weights[i] : 1.0F);
+      const __m512 weight = _mm512_set1_ps(weights[i]);
       const auto* row = static_cast<const float*>(s.rows[i]) + h;
+#pragma GCC unroll 8
       for (int j = 0; j < 4; ++j) {
         acc[j] = _mm512_fmadd_ps(weight, _mm512_loadu_ps(row + 16 * j), acc[j]);
       }
     }
+#pragma GCC unroll 8
     for (std::size_t j = 0; j < 4; ++j) {
       store_512(static_cast<float*>(s.out) + h + 16 * j, _mm512_castps_si512(acc[j]), streaming);
     }
@@ -248,21 +272,25 @@ M2N_AVX2 M2N_INLINE __m256i round_256(__m256 value) {
 }
 
 M2N_AVX2 void sum_bf16_256(const Sum& s) {
+  const float* const weights = weights_of(s);
   const bool streaming = s.streaming && aligned(s.out, 32);
   std::size_t h = 0;
   for (; h + 64 <= s.columns; h += 64) {
     __m256 acc[8] = {};
     for (std::uint32_t i = 0; i < s.count; ++i) {
-      const __m256 weight = _mm256_set1_ps(s.weights != nullptr ? s.weights[i] : 1.0F);
+      const __m256 weight = _mm256_set1_ps(weights[i]);
       const auto* row = static_cast<const std::byte*>(s.rows[i]) + 2 * h;
+#pragma GCC unroll 8
       for (int j = 0; j < 4; ++j) {
-        const __m256i x = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(row + 32 * j));
+        __m256i x = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(row + 32 * j));
+        asm("" : "+x"(x));
         const __m256i high = _mm256_and_si256(x, _mm256_set1_epi32(~0xffff));
         acc[2 * j] =
             _mm256_fmadd_ps(weight, _mm256_castsi256_ps(_mm256_slli_epi32(x, 16)), acc[2 * j]);
         acc[2 * j + 1] = _mm256_fmadd_ps(weight, _mm256_castsi256_ps(high), acc[2 * j + 1]);
       }
     }
+#pragma GCC unroll 8
     for (std::size_t j = 0; j < 4; ++j) {
       const __m256i even = _mm256_srli_epi32(round_256(acc[2 * j]), 16);
       const __m256i both = _mm256_blend_epi16(even, round_256(acc[2 * j + 1]), 0xaa);
@@ -278,12 +306,13 @@ M2N_AVX2 void sum_bf16_256(const Sum& s) {
 }
 
 M2N_AVX2 void sum_f16_256(const Sum& s) {
+  const float* const weights = weights_of(s);
   std::size_t h = 0;
   for (; h + 8 <= s.columns; h += 8) {
     __m256 acc = {};
     for (std::uint32_t i = 0; i < s.count; ++i) {
       const auto* at = static_cast<const std::byte*>(s.rows[i]) + 2 * h;
-      acc = _mm256_fmadd_ps(_mm256_set1_ps(s.weights != nullptr ? s.weights[i] : 1.0F),
+      acc = _mm256_fmadd_ps(_mm256_set1_ps(weights[i]),
                             _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(at))),
                             acc);
     }
@@ -294,11 +323,12 @@ M2N_AVX2 void sum_f16_256(const Sum& s) {
 }
 
 M2N_AVX2 void sum_f32_256(const Sum& s) {
+  const float* const weights = weights_of(s);
   std::size_t h = 0;
   for (; h + 8 <= s.columns; h += 8) {
     __m256 acc = {};
     for (std::uint32_t i = 0; i < s.count; ++i) {
-      acc = _mm256_fmadd_ps(_mm256_set1_ps(s.weights != nullptr ? s.weights[i] : 1.0F),
+      acc = _mm256_fmadd_ps(_mm256_set1_ps(weights[i]),
                             _mm256_loadu_ps(static_cast<const float*>(s.rows[i]) + h), acc);
     }
     _mm256_storeu_ps(static_cast<float*>(s.out) + h, acc);
