@@ -1,8 +1,19 @@
 #include "collectives/channel_end.hpp"
 
+#include <sched.h>
+
+#include <algorithm>
 #include <string>
 
+#include "collectives/wait.hpp"
+
 namespace m2n::collectives {
+namespace {
+
+// Two ends may close one after the other, within a second.
+constexpr std::chrono::milliseconds close_patience{400};
+
+}  // namespace
 
 Status ChannelContext::check(std::string_view function) const {
   switch (state.load(std::memory_order_acquire)) {
@@ -32,6 +43,19 @@ void ChannelEnd::announce_close() {
     if (link->attached() && link->health()) link->send(message_of(ControlType::close));
   }
   worker_.pump();
+  // Staging and windows go with this end: what it has said must be out before, or a peer that
+  // still drains waits for it in vain. A transport that moves nothing gets no more than this time.
+  const Clock::time_point end = Clock::now() + close_patience;
+  while (has_pending() && Clock::now() < end) {
+    sched_yield();
+    worker_.pump();
+    worker_.check_peers();
+  }
+}
+
+bool ChannelEnd::has_pending() const noexcept {
+  return std::any_of(links_.begin(), links_.end(),
+                     [](const auto& link) { return link->health() && link->has_pending(); });
 }
 
 void ChannelEnd::pump() {
@@ -78,7 +102,8 @@ Status ChannelEnd::try_drain() {
     if (peer_closed_[peer]) return closed_by_peer("drain");
     all = false;
   }
-  if (!all) return Code::again;
+  // The caller may leave for good: nothing of this end may wait for another call.
+  if (!all || has_pending()) return Code::again;
   ++drains_;
   return {};
 }

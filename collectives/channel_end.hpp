@@ -51,6 +51,8 @@ class ChannelEnd {
   Status check_link(const PairLink& link, std::string_view function) const;
   // Takes control messages of all links. Not for every spin.
   void take_messages();
+  // A link that can still be used has something to hand over, or under way.
+  bool has_pending() const noexcept;
   virtual void on_message(std::uint32_t peer, const ControlMessage& message) {
     static_cast<void>(peer);
     static_cast<void>(message);

@@ -78,7 +78,7 @@ class PairLink {
   // --- state ---
   const WindowLayout& in() const noexcept { return in_; }
   const WindowLayout& out() const noexcept { return out_; }
-  bool attached() const noexcept { return has_out_; }
+  bool attached() const noexcept { return out_base_ != nullptr; }
   bool mapped() const noexcept { return mapped_; }
   std::uint32_t peer_rank() const noexcept { return peer_rank_; }
   transport::PeerId peer() const noexcept { return peer_; }
