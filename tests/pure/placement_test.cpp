@@ -111,6 +111,12 @@ std::vector<Placement> neighbours(std::uint32_t ranks, const std::vector<ExpertP
   changed.push_back({{{{0, 999}}}});
   keep(ranks, changed);
   for (std::size_t e = 0; e < parts.size(); ++e) {
+    if (e > 0 && parts[e - 1].parts.size() > 1) {  // the same parts, of another expert
+      changed = parts;
+      changed[e].parts.insert(changed[e].parts.begin(), changed[e - 1].parts.back());
+      changed[e - 1].parts.pop_back();
+      keep(ranks, changed);
+    }
     for (std::size_t p = 0; p < parts[e].parts.size(); ++p) {
       changed = parts;
       changed[e].parts.insert(changed[e].parts.begin() + static_cast<std::ptrdiff_t>(p),
