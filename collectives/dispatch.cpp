@@ -123,7 +123,7 @@ void AttentionEnd::send(Operation& operation, std::uint32_t peer, const Dispatch
       info + (by_index ? index_bytes(route.rows) : route.rows * link.out().row_bytes);
   at({HookPoint::pre_send, context_.group->config.world_rank, peer, round});
   std::byte* slot = link.begin(round);
-  auto& header = *reinterpret_cast<SlotHeader*>(slot);
+  SlotHeader header;
   header.operation = operation.number;
   header.layer = operation.layer;
   header.micro_batch = operation.micro_batch;
@@ -146,6 +146,7 @@ void AttentionEnd::send(Operation& operation, std::uint32_t peer, const Dispatch
       copy_rows(to + info, rows.first(route.rows), arguments);
     }
   }
+  link.write_header(round, header);
   at({HookPoint::header_written, context_.group->config.world_rank, peer, round, slot,
       link.out().slot_bytes});
   link.finish(round, body);

@@ -61,10 +61,17 @@ class ExpertEnd final : public ChannelEnd {
   };
   Status check_outputs(const Outputs& outputs, std::size_t source) const;
   void reply_source(const ReplyRows& rows, std::uint64_t round);
-  void write_reduced(const ReplyRows& rows, PairLink& link, std::uint64_t round, std::byte* to);
-  void write_per_expert(const ReplyRows& rows, PairLink& link, std::uint64_t round, std::byte* to);
-  std::byte* begin_reply(const BatchSource& source, std::uint64_t round, std::uint32_t rows,
-                         ReplyStatus status);
+  struct ReplySlot {  // where they go
+    PairLink* link = nullptr;
+    std::uint64_t round = 0;
+    SlotHeader header;
+    std::byte* rows = nullptr;
+  };
+  void write_reduced(const ReplyRows& rows, ReplySlot& slot);
+  void write_per_expert(const ReplyRows& rows, ReplySlot& slot);
+  bool begin_reply(const BatchSource& source, ReplySlot& slot, ReplyStatus status);
+  void tell(ReplySlot& slot, std::uint32_t rows);
+  void finish_reply(ReplySlot& slot);
   void refuse_source(const BatchSource& source, std::uint64_t round, ReplyStatus status);
   void release(BatchState& batch) noexcept;
 

@@ -1,5 +1,6 @@
 #include "collectives/pair_link.hpp"
 
+#include <cstring>
 #include <utility>
 
 namespace m2n::collectives {
@@ -25,7 +26,7 @@ PairLink::PairLink(Worker& worker, const LinkSetup& setup)
       peer_rank_{setup.peer_rank},
       cursor_(setup.out.depth, sizeof(SlotHeader)),
       body_bytes_(setup.out.depth),
-      round_(setup.out.depth) {}
+      headed_(setup.out.depth) {}
 
 Result<std::unique_ptr<PairLink>> PairLink::create(Worker& worker, const LinkSetup& setup) {
   std::unique_ptr<PairLink> link{new PairLink(worker, setup)};
@@ -95,8 +96,16 @@ std::byte* PairLink::begin(std::uint64_t round) {
     worker_.pump();
     if (((waiting_ | in_flight_) >> slot & 1) != 0) return nullptr;
   }
-  round_[slot] = round;
   return out_base_ + out_.slot_offset(round);
+}
+
+void PairLink::write_header(std::uint64_t round, const SlotHeader& header) noexcept {
+  std::uint64_t& headed = headed_[round % out_.depth];
+  if (headed == generation(round)) return;
+  headed = generation(round);
+  std::memcpy(out_base_ + out_.slot_offset(round) + put_offset,
+              reinterpret_cast<const std::byte*>(&header) + put_offset,
+              offsetof(SlotHeader, gathered) - put_offset);
 }
 
 std::size_t PairLink::place(std::uint64_t round, std::size_t body_bytes) noexcept {

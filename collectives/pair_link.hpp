@@ -44,6 +44,10 @@ class PairLink {
   // Where this round's slot is written: header first. Null while an earlier put still reads the
   // staging.
   std::byte* begin(std::uint64_t round);
+  // Copies the header's fields behind the words into the slot, once per round. Call it late, right
+  // before the reader is told: it polls this very line, and each time the line goes back and forth
+  // costs as much as the signal.
+  void write_header(std::uint64_t round, const SlotHeader& header) noexcept;
   // Offset in the slot for a body of so many bytes.
   std::size_t place(std::uint64_t round, std::size_t body_bytes) noexcept;
   // Mapped pairs: the reader may take rows below `rows` already. Else nothing.
@@ -123,7 +127,7 @@ class PairLink {
   std::byte* out_base_ = nullptr;        // the peer's window if mapped, else the staging window
   std::vector<std::size_t> cursor_;      // per slot: where the next body goes
   std::vector<std::size_t> body_bytes_;  // per slot: of the round that waits to be put
-  std::vector<std::uint64_t> round_;     // per slot: the last round begun
+  std::vector<std::uint64_t> headed_;    // per slot: generation of the last header written
   std::uint64_t waiting_ = 0;            // bit per item: to be put
   std::uint64_t in_flight_ = 0;          // bit per item: put, not completed
   std::uint64_t control_sent_ = 0;

@@ -68,52 +68,61 @@ Status ExpertEnd::reply_grouped(BatchState& batch, const Outputs& outputs) {
   return {};
 }
 
-std::byte* ExpertEnd::begin_reply(const BatchSource& source, std::uint64_t round,
-                                  std::uint32_t rows, ReplyStatus status) {
-  PairLink& link = *links_[source.attention_rank];
-  std::byte* slot = link.begin(round);
-  if (slot == nullptr) {  // the last put has arrived; its completion is nearly here
+// False if the link has failed. The header is written when the first rows are told of.
+bool ExpertEnd::begin_reply(const BatchSource& source, ReplySlot& slot, ReplyStatus status) {
+  PairLink& link = *slot.link;
+  std::byte* base = link.begin(slot.round);
+  if (base == nullptr) {  // the last put has arrived; its completion is nearly here
     const Deadline deadline{{}, context_.group->step_timeout};
-    while (slot == nullptr && link.health() && !deadline.passed(Clock::now()))
-      slot = link.begin(round);
+    while (base == nullptr && link.health() && !deadline.passed(Clock::now())) {
+      base = link.begin(slot.round);
+    }
   }
-  if (slot == nullptr) return nullptr;
-  auto& header = *reinterpret_cast<SlotHeader*>(slot);
+  if (base == nullptr) return false;
+  SlotHeader& header = slot.header;
   header.operation = source.operation;
   header.layer = source.layer;
   header.micro_batch = source.micro_batch;
   header.placement_version = context_.config.placement.version();
   header.placement_hash = static_cast<std::uint16_t>(context_.config.placement.hash());
   header.status = status;
-  header.flags = 0;
-  header.rows = rows;
-  header.entries = 0;
-  header.body_offset = link.place(round, rows * link.out().row_bytes);
-  return slot + header.body_offset;
+  header.body_offset = link.place(slot.round, header.rows * link.out().row_bytes);
+  slot.rows = base + header.body_offset;
+  return true;
 }
 
-void ExpertEnd::reply_source(const ReplyRows& rows, std::uint64_t round) {
-  PairLink& link = *links_[rows.source->attention_rank];
-  const bool reduced = context_.config.combine == Combine::reduced;
-  const auto count =
-      reduced ? rows.source->rows : static_cast<std::uint32_t>(rows.source->pairs.size());
-  at({HookPoint::pre_combine_send, context_.group->config.world_rank, rows.source->attention_rank,
-      round});
-  std::byte* to = begin_reply(*rows.source, round, count, ReplyStatus::ok);
-  if (to == nullptr) return;
-  if (reduced) {
-    write_reduced(rows, link, round, to);
-  } else {
-    write_per_expert(rows, link, round, to);
-  }
-  const std::size_t body = count * link.out().row_bytes;
-  link.finish(round, body);
+void ExpertEnd::finish_reply(ReplySlot& slot) {
+  const std::size_t body = slot.header.rows * slot.link->out().row_bytes;
+  slot.link->write_header(slot.round, slot.header);
+  slot.link->finish(slot.round, body);
   statistics_.wire_bytes += sizeof(SlotHeader) + body;
 }
 
+void ExpertEnd::reply_source(const ReplyRows& rows, std::uint64_t round) {
+  const bool reduced = context_.config.combine == Combine::reduced;
+  ReplySlot slot{links_[rows.source->attention_rank].get(), round, {}, nullptr};
+  slot.header.rows =
+      reduced ? rows.source->rows : static_cast<std::uint32_t>(rows.source->pairs.size());
+  at({HookPoint::pre_combine_send, context_.group->config.world_rank, rows.source->attention_rank,
+      round});
+  if (!begin_reply(*rows.source, slot, ReplyStatus::ok)) return;
+  if (reduced) {
+    write_reduced(rows, slot);
+  } else {
+    write_per_expert(rows, slot);
+  }
+  finish_reply(slot);
+}
+
+// The reader may take the first `rows` rows while the next ones are being written.
+void ExpertEnd::tell(ReplySlot& slot, std::uint32_t rows) {
+  if (rows % piece_rows != 0 || rows == slot.header.rows || !slot.link->mapped()) return;
+  slot.link->write_header(slot.round, slot.header);
+  slot.link->fill(slot.round, rows);
+}
+
 // Per row: acc = +0; acc = fma(w, y, acc) over its entries in (k, part) order; rounded once.
-void ExpertEnd::write_reduced(const ReplyRows& rows, PairLink& link, std::uint64_t round,
-                              std::byte* to) {
+void ExpertEnd::write_reduced(const ReplyRows& rows, ReplySlot& slot) {
   const BatchSource& source = *rows.source;
   const bool library = context_.config.weights == Weights::library;
   transport::SumRow sum;
@@ -141,27 +150,26 @@ void ExpertEnd::write_reduced(const ReplyRows& rows, PairLink& link, std::uint64
           rows.base + std::size_t{rows.index != nullptr ? rows.index[of] : of} * rows.stride_bytes;
       row_weights_[sum.count++] = library ? entry.weight : 1.0f;
     }
-    sum.out = to + row * link.out().row_bytes;
+    sum.out = slot.rows + row * slot.link->out().row_bytes;
     sum_(sum);
-    if ((row + 1) % piece_rows == 0) link.fill(round, row + 1);
+    tell(slot, row + 1);
   }
 }
 
-void ExpertEnd::write_per_expert(const ReplyRows& rows, PairLink& link, std::uint64_t round,
-                                 std::byte* to) {
+void ExpertEnd::write_per_expert(const ReplyRows& rows, ReplySlot& slot) {
   const transport::CopyFunction copy = transport::row_kernels().copy;
   const std::size_t bytes = context_.config.hidden * size_of(context_.config.wire);
-  const auto count = static_cast<std::uint32_t>(rows.source->pairs.size());
-  for (std::uint32_t pair = 0; pair < count; ++pair) {
+  for (std::uint32_t pair = 0; pair < slot.header.rows; ++pair) {
     const std::size_t from = rows.index != nullptr ? rows.index[pair] : pair;
-    copy(to + pair * link.out().row_bytes, rows.base + from * rows.stride_bytes, bytes);
-    if ((pair + 1) % piece_rows == 0) link.fill(round, pair + 1);
+    copy(slot.rows + pair * slot.link->out().row_bytes, rows.base + from * rows.stride_bytes,
+         bytes);
+    tell(slot, pair + 1);
   }
 }
 
 void ExpertEnd::refuse_source(const BatchSource& source, std::uint64_t round, ReplyStatus status) {
-  if (begin_reply(source, round, 0, status) != nullptr)
-    links_[source.attention_rank]->finish(round, 0);
+  ReplySlot slot{links_[source.attention_rank].get(), round, {}, nullptr};
+  if (begin_reply(source, slot, status)) finish_reply(slot);
 }
 
 void ExpertEnd::abandon(BatchState& batch) noexcept {
