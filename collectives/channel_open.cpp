@@ -234,6 +234,7 @@ std::shared_ptr<ChannelImpl> Opening::finish() {
   }
   if (impl_->expert) seal(*impl_->expert);
   group_->channels.push_back(impl_.get());
+  group_->log(LogLevel::info, "channel \"" + impl_->context.config.name + "\" is open");
   return std::move(impl_);
 }
 

@@ -245,6 +245,10 @@ Result<std::shared_ptr<GroupCore>> Creation::run() {
     std::vector<Bytes>& addresses = core_->addresses.emplace_back();
     for (const auto& [name, bytes] : peer.values) addresses.push_back(bytes);
   }
+  core_->log(LogLevel::info, "group \"" + core_->config.name + "\" of " +
+                                 std::to_string(core_->config.attention_ranks) + " attention and " +
+                                 std::to_string(core_->config.expert_ranks) +
+                                 " expert ranks is up over " + core_->transport_name);
   return core_;
 }
 

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <cstdlib>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -154,6 +155,32 @@ TEST(Threads, StatisticsAreReadOnTheirEndsThreads) {
       EXPECT_EQ(channels[0].attention_statistics().rows, (step + 1) * lane_tokens);
     }
   });
+}
+
+// Row "log callback": on the thread that is inside the call, with that rank; silent by default.
+TEST(Threads, LogLinesComeOnTheCallersThread) {
+  struct Line {
+    std::thread::id thread;
+    std::int32_t rank = -1;
+    std::string text;
+  };
+  std::mutex mutex;
+  std::vector<Line> lines;
+  const auto listen = [&](GroupConfig& config) {
+    config.log = [&](LogLevel, std::int32_t rank, std::string_view text) {
+      const std::lock_guard lock{mutex};
+      lines.push_back({std::this_thread::get_id(), rank, std::string{text}});
+    };
+  };
+  EXPECT_EQ(make_groups(2, 1, listen).size(), 2u);
+  EXPECT_TRUE(lines.empty());
+  setenv("M2N_LOG", "info", 1);  // no other thread runs
+  EXPECT_EQ(make_groups(2, 1, listen).size(), 2u);
+  unsetenv("M2N_LOG");
+  ASSERT_EQ(lines.size(), 2u);
+  EXPECT_NE(lines[0].rank, lines[1].rank);
+  EXPECT_NE(lines[0].thread, lines[1].thread);
+  EXPECT_NE(lines[0].text.find("is up over inproc"), std::string::npos);
 }
 
 }  // namespace
