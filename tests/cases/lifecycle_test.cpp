@@ -237,6 +237,7 @@ TEST(I52, ThreadsAndAffinityStayAsTheyWere) {
   for (const char* transport : transports) {
     const Scenario scenario = two_by_two(3, transport);
     const Expected expected = expect(scenario);
+    const std::size_t threads = count_threads();  // sanitizers have one of their own
     std::atomic<std::size_t> most_threads{0};
     run_ranks(scenario.ranks, [&](Rank& rank) {
       cpu_set_t mine;
@@ -246,7 +247,7 @@ TEST(I52, ThreadsAndAffinityStayAsTheyWere) {
       EXPECT_TRUE(CPU_EQUAL(&mine, &before));
       most_threads = std::max(most_threads.load(), count_threads());
     });
-    EXPECT_LE(most_threads.load(), 5u);  // the main thread and four ranks: no hidden ones
+    EXPECT_LE(most_threads.load(), threads + 4);  // four ranks: no hidden ones
   }
 }
 

@@ -162,7 +162,7 @@ void counted_part(const Kind& kind) {
   set.transport = kind.transport;
   set.adjust = [](GroupConfig& config) { config.wait = Wait::spin; };
   const std::shared_ptr<Store> store = make_inproc_store();
-  constexpr std::uint32_t warm_up = 20, rounds = 66;
+  constexpr std::uint32_t warm_up = 20, rounds = 40;
   std::atomic<int> warm{0}, done{0};
   std::atomic<bool> good{true};
   const auto body = [&](std::uint32_t world_rank) {
