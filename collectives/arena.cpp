@@ -68,11 +68,31 @@ Result<ArenaBlock> AttentionEnd::arena_acquire(std::uint32_t tokens) {
   return ArenaBlock{arena_.base + row * arena_.stride_bytes, arena_.stride_bytes, tokens};
 }
 
+void AttentionEnd::arena_release(std::uint32_t row) noexcept {
+  const std::uint32_t block = arena_.ring->use(row, 1);
+  if (block != ArenaRing::none) arena_.ring->release(block);
+}
+
+Status AttentionEnd::arena_release(const ArenaBlock& block) {
+  const std::uint32_t row = arena_.ring ? arena_.row_of(block.base) : ArenaRing::none;
+  if (row == ArenaRing::none) {
+    return transport::refuse({"arena_release", "block", "not of this channel's arena",
+                              "what arena_acquire gave", context_.rank(),
+                              "Channel::arena_acquire"});
+  }
+  arena_release(row);
+  return {};
+}
+
 // Finds the block that x lies in, or copies x into a new one.
 Status AttentionEnd::place_in_arena(Operation& operation, const Dispatch& arguments) {
   operation.block = ArenaRing::none;
-  if (!arena_.ring || operation.first == operation.last) return {};
+  if (!arena_.ring) return {};
   const std::uint32_t row = arena_.row_of(arguments.x.base);
+  if (operation.first == operation.last) {
+    if (row != ArenaRing::none) arena_release(row);  // nothing of it is sent
+    return {};
+  }
   if (row != ArenaRing::none && arguments.x.row_stride_bytes == arena_.stride_bytes) {
     operation.block = arena_.ring->use(row, arguments.tokens);
     operation.arena_row = row;

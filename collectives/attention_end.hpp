@@ -33,12 +33,15 @@ class AttentionEnd final : public ChannelEnd {
   // Frees the slots of abandoned operations whose replies are in.
   void reap();
   bool idle() const noexcept;
+  bool has_open() const noexcept;  // operations whose tickets are held
   // The largest `pieces` of all attention ranks, or `again`.
   Status try_agree(std::uint64_t pieces, std::uint64_t& agreed);
   Status timed_out_agree() const {
     return timed_out("agree_pieces", statistics_.operations, "expert");
   }
   Result<ArenaBlock> arena_acquire(std::uint32_t tokens);
+  // A block that will not be dispatched after all.
+  Status arena_release(const ArenaBlock& block);
   // exchange = shared: registers the arena and gives what peers import.
   Result<transport::Blob> make_arena();
   void seal_arena() noexcept;
@@ -81,6 +84,7 @@ class AttentionEnd final : public ChannelEnd {
   Status check_credits(const Operation& operation);
   void send(Operation& operation, std::uint32_t peer, const Dispatch& arguments);
   void on_message(std::uint32_t peer, const ControlMessage& message) override;
+  void arena_release(std::uint32_t row) noexcept;
   Status place_in_arena(Operation& operation, const Dispatch& arguments);
   void write_index(std::byte* to, const Operation& operation, std::span<const RowInfo> rows) const;
   bool rows_read(const Operation& operation) const;
@@ -101,6 +105,7 @@ class AttentionEnd final : public ChannelEnd {
   std::uint32_t attention_rank_;
   bool asked_ = false;  // agree_pieces
   bool answered_ = false;
+  std::uint64_t asked_pieces_ = 0;
   std::uint64_t answer_ = 0;
   ArenaMemory arena_;
   std::vector<Operation> operations_;

@@ -204,6 +204,12 @@ Result<std::vector<Hello>> exchange(const Stage& stage, const Hello& mine) {
   return all;
 }
 
+void announce_refusal(const Stage& stage, const Hello& mine) {
+  const std::string key = stage.key + "/" + std::to_string(mine.world_rank);
+  // This rank reports its own refusal; one that the store does not take changes nothing about that.
+  static_cast<void>(stage.store->set(key, encode(mine)));
+}
+
 std::string random_hex(std::size_t bytes) {
   std::random_device device;
   std::string text;

@@ -56,6 +56,9 @@ struct Stage {
 // all.
 Result<std::vector<Hello>> exchange(const Stage& stage, const Hello& mine);
 
+// Publishes a hello that carries a refusal, and waits for nobody.
+void announce_refusal(const Stage& stage, const Hello& mine);
+
 // Random bytes as hex, for job and window nonces.
 std::string random_hex(std::size_t bytes);
 

@@ -48,6 +48,11 @@ Result<ArenaBlock> Channel::arena_acquire(std::uint32_t tokens) {
   return impl_->attention->arena_acquire(tokens);
 }
 
+Status Channel::arena_release(const ArenaBlock& block) {
+  if (Status status = check_attention(impl_, "arena_release"); !status) return status;
+  return impl_->attention->arena_release(block);
+}
+
 Status Channel::cancel(Ticket& ticket) {
   if (Status status = check_ticket(impl_, ticket, "cancel"); !status) return status;
   ticket = Ticket{};

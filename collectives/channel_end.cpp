@@ -93,15 +93,18 @@ Status ChannelEnd::check_link(const PairLink& link, std::string_view function) c
 Status ChannelEnd::try_drain() {
   take_messages();
   bool all = true;
+  Status wrong;  // of one peer; the others hear of us all the same
   for (std::uint32_t peer = 0; peer < links_.size(); ++peer) {
     if (drains_said_[peer] == drains_ && links_[peer]->send(message_of(ControlType::drained)))
       ++drains_said_[peer];
     if (drains_said_[peer] > drains_ && peer_drains_[peer] > drains_) continue;
     blame(peer);
-    if (Status status = check_link(*links_[peer], "drain"); !status) return status;
-    if (peer_closed_[peer]) return closed_by_peer("drain");
     all = false;
+    if (!wrong) continue;
+    wrong = check_link(*links_[peer], "drain");
+    if (wrong && peer_closed_[peer]) wrong = closed_by_peer("drain");
   }
+  if (!wrong) return wrong;
   // The caller may leave for good: nothing of this end may wait for another call.
   if (!all || has_pending()) return Code::again;
   ++drains_;

@@ -1,6 +1,7 @@
 #include "collectives/channel_impl.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "collectives/hooks.hpp"
 
@@ -8,9 +9,11 @@ namespace m2n {
 
 using collectives::ChannelState;
 
+// An aborted channel stays aborted; its peers hear that nothing more comes, as after a close.
 void ChannelImpl::close() {
+  if (std::exchange(left, true)) return;
   ChannelState open = ChannelState::open;
-  if (!context.state.compare_exchange_strong(open, ChannelState::closed)) return;
+  context.state.compare_exchange_strong(open, ChannelState::closed);
   collectives::at({collectives::HookPoint::pre_close, group->config.world_rank});
   if (attention && group->owned()) attention->announce_close();
   if (expert && group->owned()) expert->announce_close();
@@ -26,22 +29,20 @@ void ChannelImpl::abort() noexcept {
 
 ChannelImpl::~ChannelImpl() {
   close();
-  if (context.state.load(std::memory_order_acquire) == ChannelState::aborted && group->owned()) {
-    // No call is open any more: now the peers may hear of it.
-    if (attention) attention->announce_close();
-    if (expert) expert->announce_close();
-  }
-  std::erase(group->channels, this);
 }
 
 namespace collectives {
 
 Status serve_once(GroupCore& group, Worker& worker) {
-  for (ChannelImpl* impl : group.channels) {
+  const std::size_t count = group.channels.size();
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::size_t index = (worker.turn() + i) % count;
+    ChannelImpl* impl = group.channels[index];
     if (!impl->expert || &impl->expert->worker() != &worker || !impl->expert_function) continue;
     Result<BatchState*> state = impl->expert->try_receive({});
-    if (state.code() == Code::again) continue;
-    if (!state) return state.status();
+    // What ends another channel shows there, not here.
+    if (!state) continue;
+    worker.set_turn(index + 1);
     Batch batch = impl->wrap(*state);
     Channel channel = ChannelImpl::handle(impl->shared_from_this());
     return impl->expert_function(channel, batch);

@@ -17,6 +17,7 @@ struct ChannelImpl : std::enable_shared_from_this<ChannelImpl> {
   std::unique_ptr<collectives::AttentionEnd> attention;
   std::unique_ptr<collectives::ExpertEnd> expert;
   ExpertFunction expert_function;
+  bool left = false;  // has said `close` to the peers and gone from the group's list
 
   ~ChannelImpl();
   void close();

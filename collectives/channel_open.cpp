@@ -1,10 +1,12 @@
 // Opening a channel: check, register a window per pair, exchange them, attach, and let go of the
 // names.
 #include <algorithm>
+#include <exception>
 #include <string>
 
 #include "collectives/channel_impl.hpp"
 #include "collectives/layout.hpp"
+#include "transport/text.hpp"
 
 namespace m2n::collectives {
 namespace {
@@ -51,6 +53,7 @@ class Opening {
   std::shared_ptr<ChannelImpl> finish();
 
  private:
+  Status check_and_allocate();
   Status check_worker(std::uint32_t worker, const char* field) const;
   Status make_ends();
   Status make_links(ChannelEnd& end, bool attention);
@@ -71,13 +74,30 @@ Status Opening::check_worker(std::uint32_t worker, const char* field) const {
               std::to_string(group_->rank()) + "; see GroupConfig::workers)"};
 }
 
+// Everything that a channel needs for all its rounds is allocated here.
 Status Opening::prepare() {
+  try {
+    return check_and_allocate();
+  } catch (const std::exception& error) {  // bad_alloc, length_error
+    return transport::refuse(
+        {"open", "memory", error.what(), "what this process may allocate", group_->rank(),
+         "ChannelConfig::max_tokens, top_k, capacity or depth"},
+        Code::exhausted);
+  }
+}
+
+Status Opening::check_and_allocate() {
   ChannelConfig& config = impl_->context.config;
   if (Status status = check_config(config, group_->config.expert_ranks, group_->rank()); !status)
     return status;
   if (Status status = check_worker(options_.attention_worker, "attention_worker"); !status)
     return status;
   if (Status status = check_worker(options_.expert_worker, "expert_worker"); !status) return status;
+  for (const ChannelImpl* open : group_->channels) {
+    if (open->context.config.name != config.name) continue;
+    return transport::refuse({"open", "name", config.name, "a name that no open channel has",
+                              group_->rank(), "ChannelConfig::name"});
+  }
   if (!config.placement)
     config.placement = Placement::block(config.experts, group_->config.expert_ranks);
   Result<RowGeometry> row = row_geometry(config);
@@ -247,16 +267,23 @@ Result<std::shared_ptr<ChannelImpl>> open_channel(const std::shared_ptr<GroupCor
   const std::string key = group->prefix + "/channel/" + std::to_string(group->channels_opened++);
   Stage stage{group->store.get(), key + "/windows", group->config.world_size, group->start_timeout};
   const Status prepared = opening.prepare();
-  Result<std::vector<Hello>> peers = exchange(stage, opening.hello(prepared));
-  if (!prepared) return prepared;
+  const Hello windows = opening.hello(prepared);
+  if (!prepared) {
+    announce_refusal(stage, windows);
+    return prepared;
+  }
+  Result<std::vector<Hello>> peers = exchange(stage, windows);
   if (!peers) return peers.status();
   const Status attached = opening.attach(*peers);
   stage.key = key + "/attached";
   Hello done;
   done.world_rank = group->config.world_rank;
   done.refusal = attached.text();
+  if (!attached) {
+    announce_refusal(stage, done);
+    return attached;
+  }
   peers = exchange(stage, done);
-  if (!attached) return attached;
   if (!peers) return peers.status();
   return opening.finish();
 }

@@ -27,6 +27,11 @@ Status drain_end(End* end, bool& done) {
 Status Channel::drain(Timeout timeout) {
   if (!impl_) return no_channel("drain");
   if (Status status = impl_->context.check("drain"); !status) return status;
+  if (impl_->attention && impl_->attention->has_open()) {
+    return transport::refuse({"drain", "tickets", "some not combined",
+                              "none: combine or drop them first", impl_->context.rank(),
+                              "Channel::combine"});
+  }
   ChannelImpl& impl = *impl_;
   bool attention_done = !impl.attention;
   bool expert_done = !impl.expert;
@@ -51,6 +56,11 @@ Status Channel::serve(Ticket& ticket, MutableRows out, ConstRows add, Timeout ti
   if (Status status = check_ticket(impl_, ticket, "serve"); !status) return status;
   if (Status status = check_expert(impl_, "serve"); !status) return status;
   AttentionEnd& attention = *impl_->attention;
+  if (!impl_->expert_function || &impl_->expert->worker() != &attention.worker()) {
+    return transport::refuse(
+        {"serve", "ends", impl_->expert_function ? "of two workers" : "without an expert function",
+         "ends of one worker, and an expert function", impl_->context.rank(), "OpenOptions"});
+  }
   const std::uint64_t operation = ticket.operation();
   auto step = [&]() -> Status {
     if (Status status = impl_->context.check("serve"); !status) return status;
@@ -71,7 +81,8 @@ Result<std::uint32_t> Channel::agree_pieces(std::uint64_t tokens, Timeout timeou
   if (Status status = check_attention(impl_, "agree_pieces"); !status) return status;
   ChannelImpl& impl = *impl_;
   const std::uint64_t most = impl.context.config.max_tokens;
-  const std::uint64_t pieces = std::max<std::uint64_t>((tokens + most - 1) / most, 1);
+  const std::uint64_t pieces =
+      std::max<std::uint64_t>(tokens / most + (tokens % most != 0 ? 1 : 0), 1);
   std::uint64_t agreed = 0;
   const bool same_worker = impl.expert && &impl.expert->worker() == &impl.attention->worker();
   auto step = [&]() -> Status {
@@ -106,20 +117,30 @@ Result<AnyBatch> receive_any(std::span<Channel> channels, Timeout timeout,
     return transport::refuse({"receive_any", "channels", "0", "at least 1", -1, "receive_any"});
   const GroupCore& group = *ChannelImpl::of(channels.front())->group;
   Result<AnyBatch> any{Code::again};
+  bool first = false;
+  for (const Channel& channel : channels) first |= channel.expert_statistics().operations == 0;
   auto step = [&]() -> Status {
+    Status gone;  // of a channel that gives nothing any more; the others go on
+    std::size_t alive = channels.size();
     for (std::size_t i = 0; i < channels.size(); ++i) {
-      ChannelImpl& impl = *ChannelImpl::of(channels[i]);
+      const std::size_t index = (worker->turn() + i) % channels.size();
+      ChannelImpl& impl = *ChannelImpl::of(channels[index]);
       if (Status status = impl.context.check("receive_any"); !status)
         return cut_off(std::move(status));
       Result<BatchState*> state = impl.expert->try_receive(policy);
+      if (state) {
+        worker->set_turn(index + 1);
+        any = AnyBatch{index, impl.wrap(*state)};
+        return {};
+      }
       if (state.code() == Code::again) continue;
-      if (!state) return state.status();
-      any = AnyBatch{i, impl.wrap(*state)};
-      return {};
+      if (state.code() != Code::closed && state.code() != Code::peer_failed) return state.status();
+      gone = state.status();
+      --alive;
     }
-    return Code::again;
+    return alive == 0 ? gone : Status{Code::again};
   };
-  const Deadline deadline{timeout, group.step_timeout};
+  const Deadline deadline{timeout, first ? group.start_timeout : group.step_timeout};
   const Status status = wait_until(*worker, group.wait, deadline, step, [&] {
     for (Channel& channel : channels) ChannelImpl::of(channel)->expert->pump();
   });

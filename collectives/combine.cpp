@@ -19,6 +19,20 @@ Status unknown(std::string_view function, std::uint64_t operation, std::int32_t 
                  "a ticket of this channel that has not been combined", rank, "Channel::dispatch"});
 }
 
+// What a peer says of its reply, if it can be believed: of this operation, and a known word.
+ReplyStatus status_of(const SlotHeader& header, std::uint64_t operation) noexcept {
+  if (header.operation != operation || header.status > ReplyStatus::invalid)
+    return ReplyStatus::invalid;
+  return header.status;
+}
+
+bool body_fits(const SlotHeader& header, const WindowLayout& layout) noexcept {
+  const std::size_t offset = header.body_offset;
+  return offset % 64 == 0 && offset >= sizeof(SlotHeader) && offset <= layout.slot_bytes &&
+         header.rows <= layout.max_rows &&
+         header.rows * layout.row_bytes <= layout.slot_bytes - offset;
+}
+
 }  // namespace
 
 Status AttentionEnd::check_combine(const Operation& operation, const MutableRows& out,
@@ -111,11 +125,13 @@ bool AttentionEnd::look(Operation& operation, std::uint32_t rank, std::uint32_t 
     const RankRoute& route = operation.plan.rank(rank);
     const std::uint32_t expected =
         context_.config.combine == Combine::reduced ? route.rows : route.pairs;
-    const std::size_t end = header.body_offset + expected * link.in().row_bytes;
     at({HookPoint::flag_seen_pre_read, context_.group->config.world_rank, rank, peer.round});
-    if (header.status != ReplyStatus::ok || header.rows != expected || end > link.in().slot_bytes) {
+    peer.why = status_of(header, operation.number);
+    if (peer.why == ReplyStatus::ok && (header.rows != expected || !body_fits(header, link.in()))) {
+      peer.why = ReplyStatus::invalid;
+    }
+    if (peer.why != ReplyStatus::ok) {
       peer.failed = operation.any_failed = true;
-      peer.why = header.status != ReplyStatus::ok ? header.status : ReplyStatus::invalid;
     } else {
       peer.rows = link.slot(peer.round) + header.body_offset;
     }
@@ -139,10 +155,10 @@ Status AttentionEnd::finish(Operation& operation) {
   for (std::uint32_t rank = 0; rank < links_.size(); ++rank) {
     const Peer& peer = operation.peers[rank];
     if (!peer.touched || peer.failed) continue;
-    const SlotHeader& header = links_[rank]->header(peer.round);
-    if (header.status == ReplyStatus::ok || operation.plan.rank(rank).rows == 0) continue;
+    const ReplyStatus why = status_of(links_[rank]->header(peer.round), operation.number);
+    if (why == ReplyStatus::ok || operation.plan.rank(rank).rows == 0) continue;
     operation.any_failed = operation.peers[rank].failed = true;
-    operation.peers[rank].why = header.status;
+    operation.peers[rank].why = why;
   }
   Status status = operation.any_failed ? unavailable(operation) : Status{};
   release(operation);
@@ -211,10 +227,17 @@ void AttentionEnd::reap() {
     bool done = true;
     for (std::uint32_t rank = 0; rank < links_.size(); ++rank) {
       const Peer& peer = operation.peers[rank];
-      done &= !peer.touched || links_[rank]->complete(peer.round) || !links_[rank]->health();
+      done &= !peer.touched || links_[rank]->complete(peer.round) || !links_[rank]->health() ||
+              peer_closed_[rank];
     }
     if (done) release(operation);
   }
+}
+
+bool AttentionEnd::has_open() const noexcept {
+  return std::any_of(operations_.begin(), operations_.end(), [](const Operation& operation) {
+    return operation.state == OperationState::open;
+  });
 }
 
 bool AttentionEnd::idle() const noexcept {

@@ -80,6 +80,13 @@ Status check_config(const ChannelConfig& config, std::uint32_t expert_ranks, std
       {"name", config.name.size(), 1, 128},
       {"extra_row_bytes", config.extra_row_bytes.size(), 0, 16},
       {"packed_alignment", config.packed_alignment, 1, 1u << 20},
+      {"payload", static_cast<std::uint64_t>(config.payload), 0, 5},
+      {"layout", static_cast<std::uint64_t>(config.layout), 0, 2},
+      {"combine", static_cast<std::uint64_t>(config.combine), 0, 1},
+      {"weights", static_cast<std::uint64_t>(config.weights), 0, 1},
+      {"presence", static_cast<std::uint64_t>(config.presence), 0, 1},
+      {"exchange", static_cast<std::uint64_t>(config.exchange), 0, 2},
+      {"replica_choice", static_cast<std::uint64_t>(config.replica_choice), 0, 1},
       {"shard_count", config.shard_count, 1, 1u << 20},
       {"shard_index", config.shard_index, 0, config.shard_count - 1},
   };
@@ -104,6 +111,15 @@ Status check_config(const GroupConfig& config) {
       {"name", config.name.size(), 1, 128},
   };
   const auto rank = static_cast<std::int32_t>(config.world_rank);
+  constexpr std::chrono::milliseconds longest{std::chrono::hours{24 * 365}};
+  if (config.start_timeout < config.start_timeout.zero() ||
+      config.step_timeout < config.step_timeout.zero() || config.start_timeout > longest ||
+      config.step_timeout > longest) {
+    return refuse({"create", "start_timeout, step_timeout",
+                   std::to_string(config.start_timeout.count()) + ", " +
+                       std::to_string(config.step_timeout.count()) + " ms",
+                   "0 to a year", rank, "GroupConfig::start_timeout and step_timeout"});
+  }
   if (Status status = check_limits("create", "GroupConfig", limits, rank); !status) return status;
   if (config.attention_rank < 0 && config.expert_rank < 0) {
     return refuse({"create", "roles", "none", "attention_rank or expert_rank (or both)", rank,
@@ -120,10 +136,12 @@ Result<ChannelSizes> channel_sizes(const ChannelConfig& config, std::uint32_t at
                                    std::uint32_t expert_ranks) {
   using namespace collectives;
   ChannelConfig full = config;
-  if (attention_ranks == 0 || expert_ranks == 0) {
+  if (attention_ranks == 0 || expert_ranks == 0 || attention_ranks > 65536 ||
+      expert_ranks > 65536) {
     return transport::refuse({"channel_sizes", "ranks",
                               std::to_string(attention_ranks) + "x" + std::to_string(expert_ranks),
-                              "1x1 or more", -1, "GroupConfig::attention_ranks and expert_ranks"});
+                              "1x1 to 65536x65536", -1,
+                              "GroupConfig::attention_ranks and expert_ranks"});
   }
   if (Status status = check_config(full, expert_ranks, -1); !status) return status;
   if (!full.placement) full.placement = Placement::block(full.experts, expert_ranks);

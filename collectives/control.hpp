@@ -9,10 +9,9 @@
 namespace m2n::collectives {
 
 enum class ControlType : std::uint32_t {
-  drained = 1,  // body[0] = rounds of this pair that the sender has finished with
+  drained = 1,  // the sender has finished with all rounds of this pair
   close = 2,    // the sender's end is closed; nothing more comes
-  pieces =
-      3,  // body[0] = number of the agreement, body[1] = pieces the sender needs, or the answer
+  pieces = 3,   // body[0] = pieces the sender needs, or the answer
 };
 
 struct ControlMessage {

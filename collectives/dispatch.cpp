@@ -78,6 +78,10 @@ Status AttentionEnd::check_credits(const Operation& operation) {
   for (std::uint32_t peer = 0; peer < links_.size(); ++peer) {
     if (!operation.peers[peer].touched) continue;
     if (Status status = check_link(*links_[peer], "dispatch"); !status) return status;
+    if (peer_closed_[peer]) {
+      blame(peer);
+      return closed_by_peer("dispatch");
+    }
     if (ledgers_[peer].has_credit() && links_[peer]->begin(ledgers_[peer].next()) != nullptr)
       continue;
     return refuse(

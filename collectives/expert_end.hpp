@@ -51,6 +51,7 @@ class ExpertEnd final : public ChannelEnd {
   Status group(BatchState& batch, const ReceivePolicy& policy);
   Status place_groups(BatchState& batch);
   void copy_groups(BatchState& batch);
+  void clear_groups(BatchState& batch) noexcept;
 
   // Answering it.
   struct ReplyRows {  // the y rows of one source

@@ -230,16 +230,22 @@ Result<std::shared_ptr<GroupCore>> Creation::run() {
   if (Status status = claim(); !status) return status;
   Hello hello = first_hello();
   hello.refusal = local.text();
+  if (!local) {
+    announce_refusal(stage("roles"), hello);
+    return local;
+  }
   Result<std::vector<Hello>> hellos = exchange(stage("roles"), hello);
-  if (!local) return local;
   if (!hellos) return hellos.status();
   if (Status status = learn(*hellos); !status) return status;  // the same on every rank
   if (Status status = choose_transport(*hellos); !status) return status;
   local = open_workers();
   hello = address_hello();
   hello.refusal = local.text();
+  if (!local) {
+    announce_refusal(stage("addresses"), hello);
+    return local;
+  }
   hellos = exchange(stage("addresses"), hello);
-  if (!local) return local;
   if (!hellos) return hellos.status();
   for (const Hello& peer : *hellos) {
     std::vector<Bytes>& addresses = core_->addresses.emplace_back();

@@ -65,10 +65,20 @@ Status ExpertEnd::place_groups(BatchState& batch) {
   batch.grouped.rows = row;
   batch.grouped.counts = batch.counts;
   batch.grouped.first_row = batch.first_row;
-  std::fill_n(batch.source_of.begin(), row, -1);
   batch.grouped.source_of = {batch.source_of.data(), row};
   batch.grouped.row_of = {batch.row_of.data(), row};
   return {};
+}
+
+// Only the rows that were used are marked as padding again: an area may be far larger than its
+// batch.
+void ExpertEnd::clear_groups(BatchState& batch) noexcept {
+  if (!batch.is_grouped) return;
+  for (std::uint32_t e = 0; e < local_experts_; ++e) {
+    std::fill_n(batch.source_of.begin() + static_cast<std::ptrdiff_t>(batch.first_row[e]),
+                batch.counts[e], -1);
+  }
+  batch.is_grouped = false;
 }
 
 void ExpertEnd::copy_groups(BatchState& batch) {

@@ -11,6 +11,7 @@ Ticket::Ticket(std::shared_ptr<ChannelImpl> channel, std::uint64_t operation) no
     : channel_{std::move(channel)}, operation_{operation} {}
 Ticket::Ticket(Ticket&& other) noexcept = default;
 Ticket& Ticket::operator=(Ticket&& other) noexcept {
+  if (this == &other) return *this;
   Ticket old{std::move(*this)};
   channel_ = std::move(other.channel_);
   operation_ = other.operation_;
@@ -25,6 +26,7 @@ Batch::Batch(std::shared_ptr<ChannelImpl> channel, BatchState* state) noexcept
 Batch::Batch(Batch&& other) noexcept
     : channel_{std::move(other.channel_)}, state_{std::exchange(other.state_, nullptr)} {}
 Batch& Batch::operator=(Batch&& other) noexcept {
+  if (this == &other) return *this;
   Batch old{std::move(*this)};
   channel_ = std::move(other.channel_);
   state_ = std::exchange(other.state_, nullptr);

@@ -1,16 +1,26 @@
 // agree_pieces: the attention ranks of a channel agree on a maximum. Expert rank 0 is where they
 // meet: it answers when all have asked, from any call that pumps its end.
 #include <algorithm>
+#include <string>
 
 #include "collectives/attention_end.hpp"
 #include "collectives/expert_end.hpp"
+#include "transport/text.hpp"
 
 namespace m2n::collectives {
 
+// A call that has timed out leaves its question standing; the next call goes on with it.
 Status AttentionEnd::try_agree(std::uint64_t pieces, std::uint64_t& agreed) {
+  if (asked_ && asked_pieces_ != pieces) {
+    return transport::refuse(
+        {"agree_pieces", "pieces", std::to_string(pieces),
+         std::to_string(asked_pieces_) + ", as asked in the call that timed out", context_.rank(),
+         "Channel::agree_pieces"});
+  }
   if (!asked_) {
     ControlMessage question = message_of(ControlType::pieces);
     question.body[0] = pieces;
+    asked_pieces_ = pieces;
     asked_ = links_[0]->send(question);
   }
   take_messages();

@@ -88,11 +88,11 @@ Status add_expert(Placement::Map& map, const ExpertParts& parts, std::uint32_t e
 
 Result<Placement> Placement::make(std::uint32_t expert_ranks, std::span<const ExpertParts> experts,
                                   std::uint32_t version) {
-  if (expert_ranks == 0 || experts.empty()) {
+  if (expert_ranks == 0 || expert_ranks > 65536 || experts.empty() || experts.size() > (1u << 20)) {
     return refuse(
         {"Placement::make", "size",
          std::to_string(experts.size()) + " experts on " + std::to_string(expert_ranks) + " ranks",
-         "at least 1 of each", -1, "the placement"});
+         "1..1048576 experts on 1..65536 ranks", -1, "the placement"});
   }
   auto map = std::make_shared<Map>();
   map->ranks = expert_ranks;
@@ -109,7 +109,8 @@ Result<Placement> Placement::make(std::uint32_t expert_ranks, std::span<const Ex
 }
 
 Placement Placement::block(std::uint32_t experts, std::uint32_t expert_ranks) {
-  const std::uint32_t per_rank = (experts + expert_ranks - 1) / std::max(expert_ranks, 1u);
+  if (experts == 0 || experts > (1u << 20) || expert_ranks == 0) return {};
+  const std::uint32_t per_rank = (experts - 1) / expert_ranks + 1;
   std::vector<ExpertParts> parts(experts);
   for (std::uint32_t e = 0; e < experts; ++e) parts[e].parts = {{{e / per_rank, e % per_rank}}};
   Result<Placement> placement = make(expert_ranks, parts);
@@ -117,13 +118,13 @@ Placement Placement::block(std::uint32_t experts, std::uint32_t expert_ranks) {
 }
 
 std::uint32_t Placement::experts() const noexcept {
-  return static_cast<std::uint32_t>(map_->first_part.size() - 1);
+  return !map_ ? 0 : static_cast<std::uint32_t>(map_->first_part.size() - 1);
 }
 std::uint32_t Placement::expert_ranks() const noexcept {
-  return map_->ranks;
+  return !map_ ? 0 : map_->ranks;
 }
 std::uint32_t Placement::max_parts() const noexcept {
-  return map_->max_parts;
+  return !map_ ? 0 : map_->max_parts;
 }
 std::uint32_t Placement::parts(std::uint32_t expert) const noexcept {
   return map_->first_part[expert + 1] - map_->first_part[expert];
@@ -138,13 +139,13 @@ std::uint32_t Placement::local_experts(std::uint32_t expert_rank) const noexcept
   return map_->local_experts[expert_rank];
 }
 bool Placement::replicated() const noexcept {
-  return map_->replicated;
+  return map_ && map_->replicated;
 }
 std::uint32_t Placement::version() const noexcept {
-  return map_->version;
+  return !map_ ? 0 : map_->version;
 }
 std::uint64_t Placement::hash() const noexcept {
-  return map_->hash;
+  return !map_ ? 0 : map_->hash;
 }
 
 }  // namespace m2n

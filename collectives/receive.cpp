@@ -53,7 +53,7 @@ ExpertEnd::ExpertEnd(ChannelContext& context, Worker& worker, std::uint32_t expe
     batch.counts.resize(local_experts_);
     batch.first_row.resize(local_experts_);
     batch.cursor.resize(local_experts_);
-    batch.source_of.resize(grouped_rows_);
+    batch.source_of.resize(grouped_rows_, -1);
     batch.row_of.resize(grouped_rows_);
     if (grouped_bytes_ == 0) continue;
     void* memory = mmap(nullptr, grouped_bytes_, PROT_READ | PROT_WRITE,
@@ -91,8 +91,10 @@ Result<BatchState*> ExpertEnd::receive(Timeout timeout, const ReceivePolicy& pol
   const GroupCore& group = *context_.group;
   const bool first = statistics_.operations == 0;
   const Deadline deadline{timeout, first ? group.start_timeout : group.step_timeout};
+  WaitPolicy wait = group.wait;
+  if (policy.max_wait.count() > 0) wait.sleep_limit = std::min(wait.sleep_limit, policy.max_wait);
   const Status status = wait_until(
-      worker_, group.wait, deadline,
+      worker_, wait, deadline,
       [&]() -> Status {
         if (context_.state.load(std::memory_order_acquire) != ChannelState::open)
           return context_.check("receive");

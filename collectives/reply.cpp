@@ -181,6 +181,7 @@ void ExpertEnd::abandon(BatchState& batch) noexcept {
 }
 
 void ExpertEnd::release(BatchState& batch) noexcept {
+  clear_groups(batch);
   batch.in_use = false;
   batch.sources.clear();
   batch.rounds.clear();

@@ -68,6 +68,10 @@ std::string read_pairs(const SlotHeader& header, const SlotLimits& limits, const
     if (end <= begin || end > entries || end - begin > limits.max_row_entries) {
       return "row " + text(row) + " has entries " + text(begin) + " to " + text(end);
     }
+    if (body.row[row].token >= limits.max_rows) {
+      return "row " + text(row) + " is token " + text(body.row[row].token) + " of " +
+             text(limits.max_rows);
+    }
     const std::span<const Entry> of_row{body.entry + begin, end - begin};
     for (std::size_t i = 0; i < of_row.size(); ++i) {
       if (of_row[i].expert_bits < limits.local_experts) {

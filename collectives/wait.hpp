@@ -54,7 +54,8 @@ class Deadline {
   // `standard` is what Timeout{} means; 0 and never() mean no deadline.
   Deadline(Timeout timeout, std::chrono::nanoseconds standard) noexcept : start_{Clock::now()} {
     const std::chrono::nanoseconds after = timeout.is_standard() ? standard : timeout.after();
-    never_ = timeout.is_never() || (timeout.is_standard() && standard.count() == 0);
+    never_ = timeout.is_never() || (timeout.is_standard() && standard.count() == 0) ||
+             after > Clock::time_point::max() - start_;
     end_ = never_ ? Clock::time_point::max() : start_ + after;
   }
   bool passed(Clock::time_point now) const noexcept { return !never_ && now >= end_; }
@@ -88,7 +89,7 @@ Status wait_until(Worker& worker, const WaitPolicy& policy, const Deadline& dead
       continue;
     }
     const Clock::time_point now = Clock::now();
-    if (deadline.passed(now)) return Code::timeout;
+    if (deadline.passed(now)) break;  // after one look at messages and peers
     if (now - spin_start < policy.spin) {
       if (round % 1024 == 0) idle();
       continue;

@@ -38,6 +38,9 @@ class Worker {
   void pump();
   // Asks the transport for dead peers, every few milliseconds at most, and fails their links.
   void check_peers();
+  // Which channel is looked at first when one of several is to be taken: they take turns.
+  std::size_t turn() const noexcept { return turn_; }
+  void set_turn(std::size_t turn) noexcept { turn_ = turn; }
   // True while something waits that only pump() moves on.
   bool has_pending() const noexcept;
 
@@ -45,6 +48,7 @@ class Worker {
   std::unique_ptr<transport::Transport> transport_;
   std::uint32_t world_rank_;
   std::uint32_t index_;
+  std::size_t turn_ = 0;
   std::map<std::pair<std::uint32_t, std::uint32_t>, transport::PeerId> peers_;
   std::vector<PairLink*> links_;  // by link id; null where one has gone
   std::array<transport::Completion, 32> completions_;

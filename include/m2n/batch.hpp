@@ -44,6 +44,7 @@ struct BatchSource {
   std::uint32_t rows = 0;
   // Row i begins at base + (index ? index[i] : i) * row_stride_bytes. Its arrays (hidden, then the
   // extra ones) begin at the offsets of Channel::row_format().
+  // Grouped batches of a shared exchange: use the grouped rows; these are the sender's again.
   const std::byte* base = nullptr;
   std::size_t row_stride_bytes = 0;
   const std::uint32_t* index = nullptr;

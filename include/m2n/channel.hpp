@@ -138,6 +138,8 @@ class M2N_EXPORT Channel {
   Status cancel(Ticket& ticket);
   // Rows for `tokens` tokens; a ring, so a block lives until its operation's input_free.
   Result<ArenaBlock> arena_acquire(std::uint32_t tokens);
+  // Gives a block back that was not dispatched.
+  Status arena_release(const ArenaBlock& block);
   // Largest number of pieces any attention rank needs for its `tokens`; collective over the
   // attention ranks. A piece holds at most max_tokens.
   Result<std::uint32_t> agree_pieces(std::uint64_t tokens, Timeout timeout = {});
@@ -176,8 +178,8 @@ class M2N_EXPORT Channel {
   std::shared_ptr<ChannelImpl> impl_;
 };
 
-// The batch of whichever channel has one first, oldest first; `index` says which of `channels`.
-// All must belong to one worker.
+// The batch of a channel that has one, channels in turn; `index` says which of `channels`. A
+// channel whose peers have gone is passed over until all have. All must belong to one worker.
 struct AnyBatch {
   std::size_t index = 0;
   Batch batch;

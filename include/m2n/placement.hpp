@@ -30,7 +30,8 @@ class M2N_EXPORT Placement {
   Placement() = default;
 
   // One part, one replica: expert e lives on rank e / ceil(experts / ranks). The last ranks may
-  // hold fewer experts, or none.
+  // hold fewer experts, or none. Empty for 0 experts or ranks, and for more
+  // than 1'048'576 experts or 65'536 ranks.
   static Placement block(std::uint32_t experts, std::uint32_t expert_ranks);
 
   // A map of the user's own. `invalid` for an expert without parts, a part without replicas, a rank
@@ -38,6 +39,8 @@ class M2N_EXPORT Placement {
   static Result<Placement> make(std::uint32_t expert_ranks, std::span<const ExpertParts> experts,
                                 std::uint32_t version = 0);
 
+  // An empty placement has 0 of everything; parts, replicas and local_experts need indices in
+  // range.
   explicit operator bool() const noexcept { return map_ != nullptr; }
   std::uint32_t experts() const noexcept;
   std::uint32_t expert_ranks() const noexcept;
