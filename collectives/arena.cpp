@@ -84,6 +84,23 @@ Status AttentionEnd::arena_release(const ArenaBlock& block) {
   return {};
 }
 
+// All arrays of a row where Channel::row_format() says, at the arena's stride.
+bool AttentionEnd::lies_as_in_arena(const Dispatch& arguments) const noexcept {
+  const auto stride_of = [](const ConstRows& rows, std::size_t bytes) {
+    return rows.row_stride_bytes != 0 ? rows.row_stride_bytes : bytes;
+  };
+  const auto* base = static_cast<const std::byte*>(arguments.x.base);
+  if (stride_of(arguments.x, context_.row_sizes[0]) != arena_.stride_bytes) return false;
+  for (std::size_t i = 0; i < arguments.extra.size(); ++i) {
+    const ConstRows& extra = arguments.extra[i];
+    if (extra.base != base + context_.row_offsets[i + 1] ||
+        stride_of(extra, context_.row_sizes[i + 1]) != arena_.stride_bytes) {
+      return false;
+    }
+  }
+  return true;
+}
+
 // Finds the block that x lies in, or copies x into a new one.
 Status AttentionEnd::place_in_arena(Operation& operation, const Dispatch& arguments) {
   operation.block = ArenaRing::none;
@@ -93,7 +110,7 @@ Status AttentionEnd::place_in_arena(Operation& operation, const Dispatch& argume
     if (row != ArenaRing::none) arena_release(row);  // nothing of it is sent
     return {};
   }
-  if (row != ArenaRing::none && arguments.x.row_stride_bytes == arena_.stride_bytes) {
+  if (row != ArenaRing::none && lies_as_in_arena(arguments)) {
     operation.block = arena_.ring->use(row, arguments.tokens);
     operation.arena_row = row;
     if (operation.block != ArenaRing::none) return {};
@@ -106,6 +123,7 @@ Status AttentionEnd::place_in_arena(Operation& operation, const Dispatch& argume
     const RowInfo one{token, 0};
     copy_rows(block->base + token * arena_.stride_bytes, {&one, 1}, arguments);
   }
+  if (row != ArenaRing::none) arena_release(row);  // x lay there, but not as receivers read it
   return {};
 }
 

@@ -85,6 +85,7 @@ class AttentionEnd final : public ChannelEnd {
   void send(Operation& operation, std::uint32_t peer, const Dispatch& arguments);
   void on_message(std::uint32_t peer, const ControlMessage& message) override;
   void arena_release(std::uint32_t row) noexcept;
+  bool lies_as_in_arena(const Dispatch& arguments) const noexcept;
   Status place_in_arena(Operation& operation, const Dispatch& arguments);
   void write_index(std::byte* to, const Operation& operation, std::span<const RowInfo> rows) const;
   bool rows_read(const Operation& operation) const;

@@ -12,18 +12,16 @@ namespace m2n {
 
 struct BatchState {
   bool in_use = false;
-  std::vector<BatchSource> sources;      // capacity M
-  std::vector<std::uint64_t> rounds;     // per source: its pair's round
-  std::vector<std::vector<Pair>> pairs;  // per attention rank: capacity of one round
+  std::vector<BatchSource> sources;   // capacity M
+  std::vector<std::uint64_t> rounds;  // per source: its pair's round
   GroupedRows grouped;
   bool is_grouped = false;
-  std::vector<std::vector<std::uint32_t>> position;  // per attention rank: grouped row of each pair
-  std::vector<std::uint32_t> counts;                 // [local experts]
-  std::vector<std::size_t> first_row;                // [local experts]
-  std::vector<std::size_t> cursor;                   // [local experts]
-  std::vector<std::int32_t> source_of;               // [grouped rows]
-  std::vector<std::uint32_t> row_of;                 // [grouped rows]
-  std::byte* memory = nullptr;                       // grouped rows, when the caller gives none
+  std::vector<std::uint32_t> counts;    // [local experts]
+  std::vector<std::size_t> first_row;   // [local experts]
+  std::vector<std::size_t> cursor;      // [local experts]
+  std::vector<std::int32_t> source_of;  // [grouped rows]
+  std::vector<std::uint32_t> row_of;    // [grouped rows]
+  std::byte* memory = nullptr;          // grouped rows, when the caller gives none
 };
 
 }  // namespace m2n

@@ -61,7 +61,7 @@ bool ChannelEnd::has_pending() const noexcept {
 void ChannelEnd::pump() {
   worker_.pump();
   worker_.check_peers();
-  take_messages();
+  worker_.take_messages();
 }
 
 void ChannelEnd::take_messages() {

@@ -34,7 +34,11 @@ struct ChannelContext {
 
 class ChannelEnd {
  public:
-  ChannelEnd(ChannelContext& context, Worker& worker) : context_{context}, worker_{worker} {}
+  ChannelEnd(ChannelContext& context, Worker& worker) : context_{context}, worker_{worker} {
+    worker.add(this);
+  }
+  ChannelEnd(const ChannelEnd&) = delete;
+  ChannelEnd& operator=(const ChannelEnd&) = delete;
 
   Worker& worker() noexcept { return worker_; }
   std::vector<std::unique_ptr<PairLink>>& links() noexcept { return links_; }
@@ -42,22 +46,23 @@ class ChannelEnd {
   void announce_close();
   // Every peer has said that it is done with all rounds; ours has been said to them.
   Status try_drain();
+  // Moves on everything of the worker, not of this end alone.
   void pump();
+  // Takes control messages of all links. Not for every spin.
+  void take_messages();
   void links_ready();
   Status timed_out_drain() const { return timed_out("drain", statistics_.operations, "peer"); }
 
  protected:
   // ok while the pair can be used; peer_failed or closed otherwise.
   Status check_link(const PairLink& link, std::string_view function) const;
-  // Takes control messages of all links. Not for every spin.
-  void take_messages();
   // A link that can still be used has something to hand over, or under way.
   bool has_pending() const noexcept;
   virtual void on_message(std::uint32_t peer, const ControlMessage& message) {
     static_cast<void>(peer);
     static_cast<void>(message);
   }
-  ~ChannelEnd() = default;
+  ~ChannelEnd() { worker_.remove(this); }
 
   // The peer that a waiting call found missing last, for time-outs and statistics.
   void blame(std::uint32_t peer) noexcept { missing_ = peer; }

@@ -40,8 +40,12 @@ Status serve_once(GroupCore& group, Worker& worker) {
     ChannelImpl* impl = group.channels[index];
     if (!impl->expert || &impl->expert->worker() != &worker || !impl->expert_function) continue;
     Result<BatchState*> state = impl->expert->try_receive({});
-    // What ends another channel shows there, not here.
-    if (!state) continue;
+    // The end of another channel shows there, not here.
+    if (state.code() == Code::again || state.code() == Code::closed ||
+        state.code() == Code::peer_failed) {
+      continue;
+    }
+    if (!state) return state.status();
     worker.set_turn(index + 1);
     Batch batch = impl->wrap(*state);
     Channel channel = ChannelImpl::handle(impl->shared_from_this());

@@ -62,10 +62,13 @@ Status Channel::serve(Ticket& ticket, MutableRows out, ConstRows add, Timeout ti
          "ends of one worker, and an expert function", impl_->context.rank(), "OpenOptions"});
   }
   const std::uint64_t operation = ticket.operation();
+  Status failed;  // of another operation or of the expert function: the ticket stays
   auto step = [&]() -> Status {
     if (Status status = impl_->context.check("serve"); !status) return status;
-    if (Status status = serve_once(*impl_->group, attention.worker()); !status) {
-      if (status.code() != Code::again) return status;
+    if (Status served = serve_once(*impl_->group, attention.worker());
+        !served && served.code() != Code::again) {
+      failed = std::move(served);
+      return Code::system;  // any code but `again`: `failed` says what it was
     }
     return attention.try_combine(operation, out, add);
   };
@@ -73,6 +76,7 @@ Status Channel::serve(Ticket& ticket, MutableRows out, ConstRows add, Timeout ti
       timeout, operation == 0 ? impl_->group->start_timeout : impl_->group->step_timeout};
   Status status = cut_off(wait_until(attention.worker(), impl_->group->wait, deadline, step,
                                      [&] { attention.pump(); }));
+  if (!failed) return failed;
   if (is_final(status)) ChannelImpl::spend(ticket);
   return status.code() == Code::timeout ? attention.timed_out_combine(operation) : status;
 }

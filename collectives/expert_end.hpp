@@ -42,6 +42,10 @@ class ExpertEnd final : public ChannelEnd {
   Status choose_touched(const ReceivePolicy& policy);
   Status check_same_step();
   void take(std::uint32_t source);
+  bool source_waits() const noexcept;  // touched: one has come and is not in a batch yet
+  std::size_t place_of(std::uint32_t source, std::uint64_t round) const noexcept {
+    return source * std::size_t{context_.config.depth} + round % context_.config.depth;
+  }
   BatchState* free_batch() noexcept;
 
   // Reading it.
@@ -93,6 +97,9 @@ class ExpertEnd final : public ChannelEnd {
   std::vector<std::chrono::steady_clock::time_point> since_;
   std::uint32_t first_missing_ = 0;  // lockstep: sources before it have come
   std::vector<BatchState> batches_;
+  // Of one round each, by place_of(): a round is in one batch at most.
+  std::vector<std::vector<Pair>> pairs_;
+  std::vector<std::vector<std::uint32_t>> position_;  // grouped row of each pair
   std::byte* grouped_memory_ = nullptr;
   std::size_t grouped_bytes_ = 0;  // of one batch
   std::size_t grouped_rows_ = 0;

@@ -86,7 +86,8 @@ void ExpertEnd::copy_groups(BatchState& batch) {
   const std::size_t stride = batch.grouped.row_stride_bytes;
   for (std::size_t s = 0; s < batch.sources.size(); ++s) {
     const BatchSource& source = batch.sources[s];
-    std::vector<std::uint32_t>& position = batch.position[source.attention_rank];
+    std::vector<std::uint32_t>& position =
+        position_[place_of(source.attention_rank, batch.rounds[s])];
     for (std::size_t i = 0; i < source.pairs.size(); ++i) {
       const Pair& pair = source.pairs[i];
       const std::size_t row = batch.cursor[pair.local_expert]++;

@@ -11,6 +11,8 @@ namespace m2n::collectives {
 
 // A call that has timed out leaves its question standing; the next call goes on with it.
 Status AttentionEnd::try_agree(std::uint64_t pieces, std::uint64_t& agreed) {
+  take_messages();
+  if (asked_ && answered_ && asked_pieces_ != pieces) asked_ = answered_ = false;  // it came late
   if (asked_ && asked_pieces_ != pieces) {
     return transport::refuse(
         {"agree_pieces", "pieces", std::to_string(pieces),
@@ -23,7 +25,6 @@ Status AttentionEnd::try_agree(std::uint64_t pieces, std::uint64_t& agreed) {
     asked_pieces_ = pieces;
     asked_ = links_[0]->send(question);
   }
-  take_messages();
   blame(0);
   if (!answered_)
     return peer_closed_[0] ? closed_by_peer("agree_pieces") : check_missing("agree_pieces");

@@ -42,14 +42,16 @@ ExpertEnd::ExpertEnd(ChannelContext& context, Worker& worker, std::uint32_t expe
     }
   }
   const std::size_t most_pairs = config.max_tokens * std::min<std::size_t>(per_row, local_experts_);
+  pairs_.resize(std::size_t{sources} * config.depth);
+  for (auto& pairs : pairs_) pairs.resize(most_pairs);
+  if (config.layout != Layout::rows) {
+    position_.resize(pairs_.size());
+    for (auto& position : position_) position.resize(most_pairs);
+  }
   for (BatchState& batch : batches_) {
     batch.sources.reserve(sources);
     batch.rounds.reserve(sources);
-    batch.pairs.resize(sources);
-    for (auto& pairs : batch.pairs) pairs.resize(most_pairs);
     if (config.layout == Layout::rows) continue;
-    batch.position.resize(sources);
-    for (auto& position : batch.position) position.resize(most_pairs);
     batch.counts.resize(local_experts_);
     batch.first_row.resize(local_experts_);
     batch.cursor.resize(local_experts_);
@@ -92,13 +94,15 @@ Result<BatchState*> ExpertEnd::receive(Timeout timeout, const ReceivePolicy& pol
   const bool first = statistics_.operations == 0;
   const Deadline deadline{timeout, first ? group.start_timeout : group.step_timeout};
   WaitPolicy wait = group.wait;
-  if (policy.max_wait.count() > 0) wait.sleep_limit = std::min(wait.sleep_limit, policy.max_wait);
   const Status status = wait_until(
       worker_, wait, deadline,
       [&]() -> Status {
         if (context_.state.load(std::memory_order_acquire) != ChannelState::open)
           return context_.check("receive");
         result = try_receive(policy);
+        // Sources that have come may not wait longer than they were promised.
+        wait.sleep_limit = source_waits() ? std::min(group.wait.sleep_limit, policy.max_wait)
+                                          : group.wait.sleep_limit;
         return result ? Status{} : result.status();
       },
       [&] { pump(); });
@@ -106,6 +110,10 @@ Result<BatchState*> ExpertEnd::receive(Timeout timeout, const ReceivePolicy& pol
   if (status.code() == Code::timeout) return timed_out_receive();
   if (!status) return status;
   return result;
+}
+
+bool ExpertEnd::source_waits() const noexcept {
+  return std::find(seen_.begin(), seen_.end(), true) != seen_.end();
 }
 
 Status ExpertEnd::choose_lockstep() {
@@ -247,7 +255,8 @@ Status ExpertEnd::add_source(BatchState& batch, std::uint32_t index) {
   BatchSource& source = batch.sources.emplace_back();
   source.attention_rank = index;
   batch.rounds.push_back(next_round_[index]);
-  std::string wrong = read_slot(link.slot(next_round_[index]), limits, batch.pairs[index], source);
+  std::string wrong = read_slot(link.slot(next_round_[index]), limits,
+                                pairs_[place_of(index, next_round_[index])], source);
   return wrong.empty() ? Status{} : malformed(index, std::move(wrong));
 }
 

@@ -1,4 +1,5 @@
 // reply: an expert rank's part of the sums, written into the slots that the sources wait on.
+#include <algorithm>
 #include <string>
 
 #include "collectives/expert_end.hpp"
@@ -35,7 +36,8 @@ Status ExpertEnd::reply(BatchState& batch, std::span<const Outputs> per_source) 
     if (Status status = check_outputs(per_source[s], s); !status) return status;
   }
   const std::size_t row_bytes = context_.config.hidden * size_of(context_.config.wire);
-  for (std::size_t s = 0; s < per_source.size(); ++s) {
+  for (std::size_t i = 0; i < per_source.size(); ++i) {
+    const std::size_t s = (expert_rank_ + i) % per_source.size();  // not everybody to rank 0 first
     const Outputs& outputs = per_source[s];
     const std::size_t stride = outputs.row_stride_bytes != 0 ? outputs.row_stride_bytes : row_bytes;
     reply_source(
@@ -58,10 +60,11 @@ Status ExpertEnd::reply_grouped(BatchState& batch, const Outputs& outputs) {
   }
   const std::size_t row_bytes = context_.config.hidden * size_of(context_.config.wire);
   const std::size_t stride = outputs.row_stride_bytes != 0 ? outputs.row_stride_bytes : row_bytes;
-  for (std::size_t s = 0; s < batch.sources.size(); ++s) {
+  for (std::size_t i = 0; i < batch.sources.size(); ++i) {
+    const std::size_t s = (expert_rank_ + i) % batch.sources.size();
     const BatchSource& source = batch.sources[s];
     reply_source({&source, static_cast<const std::byte*>(outputs.base), stride,
-                  batch.position[source.attention_rank].data()},
+                  position_[place_of(source.attention_rank, batch.rounds[s])].data()},
                  batch.rounds[s]);
   }
   release(batch);
@@ -133,15 +136,20 @@ void ExpertEnd::write_reduced(const ReplyRows& rows, ReplySlot& slot) {
   for (std::uint32_t row = 0; row < source.rows; ++row) {
     const std::uint32_t begin = source.row[row].first_entry;
     sum.count = 0;
-    for (std::uint32_t i = begin; i < source.row[row + 1].first_entry; ++i) {
+    // The slot was checked when it was received; the limits hold even if it changes under our
+    // hands.
+    const std::size_t most = std::min(source.entries.size(), begin + row_pairs_.size());
+    const std::size_t end = std::min<std::size_t>(source.row[row + 1].first_entry, most);
+    for (std::size_t i = begin; i < end; ++i) {
       const Entry& entry = source.entries[i];
       std::uint32_t of = pair;
       if (entry.repeated()) {
-        std::uint32_t first = begin;
-        while (source.entries[first].expert_bits != entry.local_expert()) ++first;
+        std::size_t first = begin;
+        while (first < i && source.entries[first].expert_bits != entry.local_expert()) ++first;
+        if (first == i) continue;
         of = row_pairs_[first - begin];
       } else {
-        ++pair;
+        pair = std::min(pair + 1, static_cast<std::uint32_t>(source.pairs.size()));
       }
       row_pairs_[i - begin] = of;
       // The caller's own weights: y holds them, all of this expert's at once.

@@ -1,6 +1,7 @@
 #include "collectives/slot_reader.hpp"
 
 #include <algorithm>
+#include <cstring>
 
 namespace m2n::collectives {
 namespace {
@@ -74,9 +75,10 @@ std::string read_pairs(const SlotHeader& header, const SlotLimits& limits, const
     }
     const std::span<const Entry> of_row{body.entry + begin, end - begin};
     for (std::size_t i = 0; i < of_row.size(); ++i) {
-      if (of_row[i].expert_bits < limits.local_experts) {
+      const std::uint32_t expert = of_row[i].expert_bits;
+      if (expert < limits.local_experts) {
         if (count == pairs.size()) return "more than " + text(pairs.size()) + " pairs";
-        pairs[count++] = {row, of_row[i].expert_bits};
+        pairs[count++] = {row, expert};
         continue;
       }
       if (std::string wrong = check_entry(of_row, i, limits.local_experts); !wrong.empty()) {
@@ -97,7 +99,9 @@ std::string check_index(std::span<const std::uint32_t> index, std::size_t rows) 
 
 std::string read_slot(const std::byte* slot, const SlotLimits& limits, std::span<Pair> pairs,
                       BatchSource& source) {
-  const auto& header = *reinterpret_cast<const SlotHeader*>(slot);
+  // One look: what is checked is what is used.
+  SlotHeader header;
+  std::memcpy(&header.operation, slot + put_offset, sizeof header - put_offset);
   source.operation = header.operation;
   source.layer = header.layer;
   source.micro_batch = header.micro_batch;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "collectives/channel_end.hpp"
 #include "collectives/pair_link.hpp"
 
 namespace m2n::collectives {
@@ -44,6 +45,10 @@ void Worker::pump() {
   for (PairLink* link : links_) {
     if (link != nullptr) link->pump();
   }
+}
+
+void Worker::take_messages() {
+  for (ChannelEnd* end : ends_) end->take_messages();
 }
 
 void Worker::check_peers() {

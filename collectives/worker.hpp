@@ -16,6 +16,7 @@
 
 namespace m2n::collectives {
 
+class ChannelEnd;
 class PairLink;
 
 class Worker {
@@ -32,10 +33,14 @@ class Worker {
                                     std::span<const std::byte> address);
 
   void add(PairLink* link);
+  void add(ChannelEnd* end) { ends_.push_back(end); }
+  void remove(ChannelEnd* end) noexcept { std::erase(ends_, end); }
   void remove(PairLink* link) noexcept;
 
   // Hands waiting puts to the transport, takes completions and control messages. Never blocks.
   void pump();
+  // Control messages of all ends.
+  void take_messages();
   // Asks the transport for dead peers, every few milliseconds at most, and fails their links.
   void check_peers();
   // Which channel is looked at first when one of several is to be taken: they take turns.
@@ -50,6 +55,7 @@ class Worker {
   std::uint32_t index_;
   std::size_t turn_ = 0;
   std::map<std::pair<std::uint32_t, std::uint32_t>, transport::PeerId> peers_;
+  std::vector<ChannelEnd*> ends_;
   std::vector<PairLink*> links_;  // by link id; null where one has gone
   std::array<transport::Completion, 32> completions_;
   std::chrono::steady_clock::time_point next_check_{};  // of peers that may have died

@@ -161,7 +161,8 @@ class M2N_EXPORT Channel {
   Status progress();
   // Collective: every operation of this channel has been consumed and every peer says so.
   Status drain(Timeout timeout = {});
-  // Local, within a second: open calls end `cancelled`, peers' waits for this rank end `closed`.
+  // Local, within a second, from the thread that owns the ends (docs/threads.md): what is in flight
+  // ends `cancelled`, peers' waits for this rank end `closed`.
   Status close();
   // From any thread: open calls end `aborted`.
   void abort() noexcept;

@@ -81,6 +81,20 @@ TEST(Abort, OfOneChannelLeavesTheOthersAlone) {
   EXPECT_TRUE(second[0].serve(*ticket, {out.data()}));
 }
 
+// The group's close must end although the aborted channel's handle is alive.
+TEST(Abort, ThenTheGroupCloses) {
+  std::vector<Group> groups = make_groups(2, 2);
+  ASSERT_EQ(groups.size(), 2u);
+  std::vector<Channel> channels = open_everywhere(groups, lane_config(2), {0, 1, {}});
+  ASSERT_EQ(channels.size(), 2u);
+  std::atomic<Code> received{Code::ok};
+  std::thread expert{[&] { received = channels[1].receive(Timeout::never()).code(); }};
+  channels[0].abort();
+  EXPECT_TRUE(groups[0].close());
+  expert.join();
+  EXPECT_EQ(received.load(), Code::closed);
+}
+
 TEST(Close, TellsPeersThatWait) {
   std::vector<Group> groups = make_groups(2, 2);
   ASSERT_EQ(groups.size(), 2u);

@@ -2,6 +2,7 @@
 // watches.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <atomic>
 #include <cstdlib>
 #include <mutex>
@@ -155,6 +156,37 @@ TEST(Threads, StatisticsAreReadOnTheirEndsThreads) {
       EXPECT_EQ(channels[0].attention_statistics().rows, (step + 1) * lane_tokens);
     }
   });
+}
+
+// Rows "receive_any" and "agree_pieces": channels take turns, and a worker hears for all its ends.
+TEST(Threads, ABusyChannelDoesNotStarveAnother) {
+  std::vector<Group> groups = make_groups(1, 2);
+  ASSERT_EQ(groups.size(), 1u);
+  std::vector<Channel> busy = open_everywhere(groups, lane_config(1, "busy"), {0, 1, {}});
+  std::vector<Channel> rare = open_everywhere(groups, lane_config(1, "rare"), {0, 1, {}});
+  ASSERT_EQ(busy.size() + rare.size(), 2u);
+  std::array<Channel, 2> both{busy[0], rare[0]};
+  std::vector<Ticket> tickets;
+  for (int i = 0; i < 2; ++i) {
+    tickets.push_back(*send(both[0], 1));
+    tickets.push_back(*send(both[1], 2));
+  }
+  std::size_t last = 1;
+  for (int i = 0; i < 4; ++i) {
+    Result<AnyBatch> any = receive_any(both);
+    ASSERT_TRUE(any);
+    EXPECT_NE(any->index, last);
+    last = any->index;
+    EXPECT_TRUE(double_batch(both[last], any->batch));
+  }
+  for (std::size_t i = 0; i < tickets.size(); ++i) {
+    EXPECT_TRUE(take_back(both[i % 2], tickets[i], static_cast<float>(1 + i % 2)));
+  }
+  std::thread expert{[&] { EXPECT_TRUE(answer(both[0])); }};  // waits on one channel only
+  EXPECT_EQ(*both[1].agree_pieces(9), 3u);
+  Result<Ticket> ticket = send(both[0], 1);
+  EXPECT_TRUE(take_back(both[0], *ticket, 1));
+  expert.join();
 }
 
 // Row "log callback": on the thread that is inside the call, with that rank; silent by default.
