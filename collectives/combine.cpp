@@ -125,7 +125,8 @@ bool AttentionEnd::look(Operation& operation, std::uint32_t rank, std::uint32_t 
     const RankRoute& route = operation.plan.rank(rank);
     const std::uint32_t expected =
         context_.config.combine == Combine::reduced ? route.rows : route.pairs;
-    at({HookPoint::flag_seen_pre_read, context_.group->config.world_rank, rank, peer.round});
+    at({HookPoint::flag_seen_pre_read, context_.group->config.world_rank, rank, peer.round,
+        link.slot(peer.round), link.in().slot_bytes});
     peer.why = status_of(header, operation.number);
     if (peer.why == ReplyStatus::ok && (header.rows != expected || !body_fits(header, link.in()))) {
       peer.why = ReplyStatus::invalid;

@@ -25,7 +25,7 @@ struct HookEvent {
   std::uint32_t world_rank = 0;
   std::uint32_t peer = 0;  // role rank, where there is one
   std::uint64_t round = 0;
-  std::byte* slot = nullptr;  // header_written only
+  std::byte* slot = nullptr;  // header_written, flag_seen_pre_read
   std::size_t slot_bytes = 0;
 };
 
