@@ -88,10 +88,8 @@ Result<std::uint32_t> Channel::agree_pieces(std::uint64_t tokens, Timeout timeou
   const std::uint64_t pieces =
       std::max<std::uint64_t>(tokens / most + (tokens % most != 0 ? 1 : 0), 1);
   std::uint64_t agreed = 0;
-  const bool same_worker = impl.expert && &impl.expert->worker() == &impl.attention->worker();
   auto step = [&]() -> Status {
     if (Status status = impl.context.check("agree_pieces"); !status) return status;
-    if (same_worker) impl.expert->pump();
     return impl.attention->try_agree(pieces, agreed);
   };
   const Deadline deadline{timeout, impl.group->step_timeout};
