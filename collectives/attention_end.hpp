@@ -54,7 +54,7 @@ class AttentionEnd final : public ChannelEnd {
   enum class OperationState : std::uint8_t { free, open, abandoned };
   struct Peer {  // one expert rank's share of an operation
     std::uint64_t round = 0;
-    std::uint32_t ready = 0;          // reply rows that may be read
+    std::uint32_t lines = 0;          // of its reply that may be read
     const std::byte* rows = nullptr;  // once its header may be read
     bool touched = false;
     bool failed = false;  // its reply is not ok
@@ -70,7 +70,8 @@ class AttentionEnd final : public ChannelEnd {
     std::uint32_t micro_batch = 0;
     std::uint32_t first = 0;
     std::uint32_t last = 0;
-    std::uint32_t next = 0;  // token that combine takes next
+    std::uint32_t next = 0;         // token that combine takes next
+    std::uint32_t next_column = 0;  // of that token
     bool any_failed = false;
     std::uint32_t block = ArenaRing::none;  // of the arena
     std::uint32_t arena_row = 0;            // its row of token 0
@@ -96,8 +97,8 @@ class AttentionEnd final : public ChannelEnd {
   Status check_combine(const Operation& operation, const MutableRows& out,
                        const ConstRows& add) const;
   Status advance(Operation& operation, const MutableRows& out, const ConstRows& add);
-  bool gather(Operation& operation, std::uint32_t token, std::uint32_t& count);
-  bool look(Operation& operation, std::uint32_t rank, std::uint32_t row);
+  std::uint32_t gather(Operation& operation, std::uint32_t token, std::uint32_t& count);
+  void look(Operation& operation, std::uint32_t rank);
   Status replies_complete(Operation& operation);
   Status finish(Operation& operation);
   Status unavailable(const Operation& operation) const;

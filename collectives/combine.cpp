@@ -77,49 +77,65 @@ Status AttentionEnd::combine(std::uint64_t number, const MutableRows& out, const
   return status.code() == Code::timeout ? timed_out("combine", number, "expert") : status;
 }
 
+// Sums what has come: whole tokens, and the first columns of one whose rows are still being
+// written.
 Status AttentionEnd::advance(Operation& operation, const MutableRows& out, const ConstRows& add) {
   const ChannelConfig& config = context_.config;
-  const std::size_t row_bytes = config.hidden * size_of(config.output);
+  const std::size_t out_bytes = size_of(config.output);
+  const std::size_t row_bytes = config.hidden * out_bytes;
   const std::size_t out_stride = out.row_stride_bytes != 0 ? out.row_stride_bytes : row_bytes;
   const std::size_t add_stride = add.row_stride_bytes != 0 ? add.row_stride_bytes : row_bytes;
   transport::SumRow row;
   row.rows = row_pointers_.data();
   row.weights = row_weights_.data();
-  row.columns = config.hidden;
-  for (; operation.next < operation.last; ++operation.next) {
-    if (!gather(operation, operation.next, row.count)) {
-      return peer_closed_[missing_] ? closed_by_peer("combine") : check_missing("combine");
+  for (; operation.next < operation.last; ++operation.next, operation.next_column = 0) {
+    const std::uint32_t columns = gather(operation, operation.next, row.count);
+    if (columns > operation.next_column) {
+      const std::size_t first = operation.next_column * out_bytes;
+      row.columns = columns - operation.next_column;
+      row.out = static_cast<std::byte*>(out.base) + operation.next * out_stride + first;
+      if (add.base != nullptr)
+        row.addend = static_cast<const std::byte*>(add.base) + operation.next * add_stride + first;
+      sum_(row);
+      operation.next_column = columns;
     }
-    row.out = static_cast<std::byte*>(out.base) + operation.next * out_stride;
-    if (add.base != nullptr)
-      row.addend = static_cast<const std::byte*>(add.base) + operation.next * add_stride;
-    sum_(row);
+    if (columns < config.hidden)
+      return peer_closed_[missing_] ? closed_by_peer("combine") : check_missing("combine");
   }
   return replies_complete(operation);
 }
 
-// Collects the reply rows of a token. False, with the peer blamed, if one is still missing.
-bool AttentionEnd::gather(Operation& operation, std::uint32_t token, std::uint32_t& count) {
+// Collects the reply rows of a token from its next column on; returns the column up to which all of
+// them may be read. Blames a peer whose row is not complete.
+std::uint32_t AttentionEnd::gather(Operation& operation, std::uint32_t token,
+                                   std::uint32_t& count) {
+  const std::size_t wire_bytes = size_of(context_.config.wire);
+  std::uint32_t columns = context_.config.hidden;
   count = 0;
   for (const Contribution& contribution : operation.plan.contributions(token)) {
     Peer& peer = operation.peers[contribution.rank];
-    if (peer.ready <= contribution.row && !look(operation, contribution.rank, contribution.row)) {
+    const std::size_t row_bytes = links_[contribution.rank]->in().row_bytes;
+    const std::size_t begin = contribution.row * row_bytes;
+    if (peer.lines * std::size_t{64} < begin + row_bytes) look(operation, contribution.rank);
+    const std::size_t ready = peer.lines * std::size_t{64};
+    if (ready < begin + row_bytes) {
       blame(contribution.rank);
-      return false;
+      columns = std::min(
+          columns, ready <= begin ? 0 : static_cast<std::uint32_t>((ready - begin) / wire_bytes));
     }
-    if (peer.failed) continue;
-    row_pointers_[count] = peer.rows + contribution.row * links_[contribution.rank]->in().row_bytes;
+    if (peer.failed || peer.rows == nullptr) continue;
+    row_pointers_[count] = peer.rows + begin + operation.next_column * wire_bytes;
     row_weights_[count++] = contribution.weight;
   }
-  return true;
+  return columns;
 }
 
-// Looks how far a peer's reply has come; true if `row` may be read.
-bool AttentionEnd::look(Operation& operation, std::uint32_t rank, std::uint32_t row) {
+// Looks how far a peer's reply has come.
+void AttentionEnd::look(Operation& operation, std::uint32_t rank) {
   Peer& peer = operation.peers[rank];
   const PairLink& link = *links_[rank];
-  const std::uint32_t ready = link.rows_ready(peer.round);
-  if (ready == 0) return false;
+  const PairLink::Arrived arrived = link.arrived(peer.round);
+  if (!arrived.header) return;
   const SlotHeader& header = link.header(peer.round);
   if (peer.rows == nullptr && !peer.failed) {
     const RankRoute& route = operation.plan.rank(rank);
@@ -137,8 +153,7 @@ bool AttentionEnd::look(Operation& operation, std::uint32_t rank, std::uint32_t 
       peer.rows = link.slot(peer.round) + header.body_offset;
     }
   }
-  peer.ready = ready;
-  return ready > row;
+  peer.lines = arrived.lines;
 }
 
 // ok once every reply is in, so that the slots may be used again.

@@ -107,6 +107,7 @@ Result<std::uint64_t> AttentionEnd::dispatch(const Dispatch& arguments) {
   operation.layer = arguments.layer;
   operation.micro_batch = arguments.micro_batch;
   operation.next = operation.first;
+  operation.next_column = 0;
   operation.any_failed = false;
   const auto peers = static_cast<std::uint32_t>(links_.size());
   for (std::uint32_t i = 0; i < peers; ++i) {

@@ -71,11 +71,16 @@ class ExpertEnd final : public ChannelEnd {
     std::uint64_t round = 0;
     SlotHeader header;
     std::byte* rows = nullptr;
+    std::size_t row_lines = 0;  // cache lines of one row
+    std::size_t piece_lines = 0;
+    std::size_t told_lines = 0;
   };
+  std::size_t piece_columns(const ReplySlot& slot, std::size_t column) const noexcept;
+  std::uint32_t collect_row(const ReplyRows& rows, std::uint32_t row, std::uint32_t& pair);
   void write_reduced(const ReplyRows& rows, ReplySlot& slot);
   void write_per_expert(const ReplyRows& rows, ReplySlot& slot);
   bool begin_reply(const BatchSource& source, ReplySlot& slot, ReplyStatus status);
-  void tell(ReplySlot& slot, std::uint32_t rows);
+  void tell(ReplySlot& slot, std::size_t lines);
   void finish_reply(ReplySlot& slot);
   void refuse_source(const BatchSource& source, std::uint64_t round, ReplyStatus status);
   void release(BatchState& batch) noexcept;

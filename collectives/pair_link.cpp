@@ -77,6 +77,8 @@ Status PairLink::attach(transport::PeerId peer, std::span<const std::byte> blob)
   has_out_ = true;
   out_base_ = transport.map(out_memory_);
   mapped_ = out_base_ != nullptr;
+  for (std::uint32_t slot = 0; mapped_ && slot < out_.depth; ++slot)
+    out_words_.push_back(transport.map_signal({out_memory_, slot_table, slot}));
   if (mapped_) return {};
   Result<transport::MemoryId> staging = transport.add_memory({nullptr, out_.window_bytes(), false});
   if (!staging) return staging.status();
@@ -117,16 +119,18 @@ std::size_t PairLink::place(std::uint64_t round, std::size_t body_bytes) noexcep
   return offset;
 }
 
-void PairLink::fill(std::uint64_t round, std::uint32_t rows) noexcept {
+void PairLink::fill(std::uint64_t round, std::uint32_t lines) noexcept {
   if (!mapped_) return;
   auto& header = *reinterpret_cast<SlotHeader*>(out_base_ + out_.slot_offset(round));
-  transport::store_release(&header.filled, generation(round) << 32 | rows);
+  transport::store_release(&header.filled, generation(round) << 32 | (lines + 1));
 }
 
 void PairLink::finish(std::uint64_t round, std::size_t body_bytes) {
   const std::uint32_t slot = static_cast<std::uint32_t>(round % out_.depth);
   if (mapped_) {
-    publish(worker_.transport().map_signal({out_memory_, slot_table, slot}), generation(round));
+    fill(round,
+         all_lines - 1);  // or its 32 bits of the generation would mean this round again one day
+    publish(out_words_[slot], generation(round));
     worker_.transport().notify(peer_);
     return;
   }
@@ -146,12 +150,13 @@ bool PairLink::complete(std::uint64_t round) const noexcept {
   return transport::load_acquire(&header(round).word) >= generation(round);
 }
 
-std::uint32_t PairLink::rows_ready(std::uint64_t round) const noexcept {
+PairLink::Arrived PairLink::arrived(std::uint64_t round) const noexcept {
   const SlotHeader& slot_header = header(round);
   const std::uint64_t filled = transport::load_acquire(&slot_header.filled);
-  if (transport::load_acquire(&slot_header.word) >= generation(round)) return all_rows;
-  return filled >> 32 == (generation(round) & 0xffff'ffffu) ? static_cast<std::uint32_t>(filled)
-                                                            : 0;
+  if (transport::load_acquire(&slot_header.word) >= generation(round)) return {true, all_lines};
+  const auto told = static_cast<std::uint32_t>(filled);
+  if (filled >> 32 != (generation(round) & 0xffff'ffffu) || told == 0) return {};
+  return {true, told - 1};
 }
 
 bool PairLink::gathered(std::uint64_t round) const noexcept {

@@ -50,8 +50,9 @@ class PairLink {
   void write_header(std::uint64_t round, const SlotHeader& header) noexcept;
   // Offset in the slot for a body of so many bytes.
   std::size_t place(std::uint64_t round, std::size_t body_bytes) noexcept;
-  // Mapped pairs: the reader may take rows below `rows` already. Else nothing.
-  void fill(std::uint64_t round, std::uint32_t rows) noexcept;
+  // Mapped pairs: the reader may take the header, the row information and the first `lines` cache
+  // lines of the rows already. Else nothing.
+  void fill(std::uint64_t round, std::uint32_t lines) noexcept;
   // The round is complete: header and `body_bytes` from its body_offset on.
   void finish(std::uint64_t round, std::size_t body_bytes);
   // Everything of this round has been handed to the transport.
@@ -61,9 +62,12 @@ class PairLink {
 
   // --- rounds in ---
   bool complete(std::uint64_t round) const noexcept;
-  // Rows of this round that may be read; 0 before the header may be. all_rows once complete.
-  static constexpr std::uint32_t all_rows = 0xffff'ffffu;
-  std::uint32_t rows_ready(std::uint64_t round) const noexcept;
+  struct Arrived {
+    bool header = false;      // it may be read, and the row information
+    std::uint32_t lines = 0;  // cache lines of rows that may be read; all_lines once complete
+  };
+  static constexpr std::uint32_t all_lines = 0xffff'ffffu;
+  Arrived arrived(std::uint64_t round) const noexcept;
   std::byte* slot(std::uint64_t round) const noexcept { return in_base_ + in_.slot_offset(round); }
   const SlotHeader& header(std::uint64_t round) const noexcept {
     return *reinterpret_cast<const SlotHeader*>(slot(round));
@@ -124,12 +128,13 @@ class PairLink {
   bool has_staging_ = false;
   bool has_out_ = false;
   std::byte* in_base_ = nullptr;
-  std::byte* out_base_ = nullptr;        // the peer's window if mapped, else the staging window
-  std::vector<std::size_t> cursor_;      // per slot: where the next body goes
-  std::vector<std::size_t> body_bytes_;  // per slot: of the round that waits to be put
-  std::vector<std::uint64_t> headed_;    // per slot: generation of the last header written
-  std::uint64_t waiting_ = 0;            // bit per item: to be put
-  std::uint64_t in_flight_ = 0;          // bit per item: put, not completed
+  std::byte* out_base_ = nullptr;          // the peer's window if mapped, else the staging window
+  std::vector<std::uint64_t*> out_words_;  // mapped, per slot: its signal at the peer
+  std::vector<std::size_t> cursor_;        // per slot: where the next body goes
+  std::vector<std::size_t> body_bytes_;    // per slot: of the round that waits to be put
+  std::vector<std::uint64_t> headed_;      // per slot: generation of the last header written
+  std::uint64_t waiting_ = 0;              // bit per item: to be put
+  std::uint64_t in_flight_ = 0;            // bit per item: put, not completed
   std::uint64_t control_sent_ = 0;
   std::uint64_t control_taken_ = 0;
   std::uint64_t taken_owed_ = 0;  // raises of the peer's taken word that wait

@@ -10,8 +10,10 @@
 namespace m2n::collectives {
 namespace {
 
-// A reader may start on a reply before it is complete; this is how often it hears of more.
-constexpr std::uint32_t piece_rows = 4;
+// A reader may start on a reply before it is complete. It hears of more at every quarter of it, but
+// not of less than what makes up for the signal, and often enough that both sides stay busy.
+constexpr std::size_t least_piece_lines = 64;
+constexpr std::size_t most_piece_lines = 1024;
 
 }  // namespace
 
@@ -91,6 +93,10 @@ bool ExpertEnd::begin_reply(const BatchSource& source, ReplySlot& slot, ReplySta
   header.status = status;
   header.body_offset = link.place(slot.round, header.rows * link.out().row_bytes);
   slot.rows = base + header.body_offset;
+  slot.row_lines = link.out().row_bytes / 64;
+  slot.piece_lines = link.mapped() ? std::clamp(header.rows * slot.row_lines / 4, least_piece_lines,
+                                                most_piece_lines)
+                                   : ~std::size_t{0};
   return true;
 }
 
@@ -117,51 +123,77 @@ void ExpertEnd::reply_source(const ReplyRows& rows, std::uint64_t round) {
   finish_reply(slot);
 }
 
-// The reader may take the first `rows` rows while the next ones are being written.
-void ExpertEnd::tell(ReplySlot& slot, std::uint32_t rows) {
-  if (rows % piece_rows != 0 || rows == slot.header.rows || !slot.link->mapped()) return;
+// Columns of one row to write before the reader is told: all that are left, or a piece of a large
+// row.
+std::size_t ExpertEnd::piece_columns(const ReplySlot& slot, std::size_t column) const noexcept {
+  const std::size_t left = context_.config.hidden - column;
+  if (slot.piece_lines * 2 > slot.row_lines) return left;
+  return std::min(left, slot.piece_lines * 64 / size_of(context_.config.wire));
+}
+
+// The reader may take what is complete while the next rows are being written.
+void ExpertEnd::tell(ReplySlot& slot, std::size_t lines) {
+  if (lines - slot.told_lines < slot.piece_lines || lines == slot.header.rows * slot.row_lines)
+    return;
+  slot.told_lines = lines;
   slot.link->write_header(slot.round, slot.header);
-  slot.link->fill(slot.round, rows);
+  slot.link->fill(slot.round, static_cast<std::uint32_t>(lines));
 }
 
 // Per row: acc = +0; acc = fma(w, y, acc) over its entries in (k, part) order; rounded once.
 void ExpertEnd::write_reduced(const ReplyRows& rows, ReplySlot& slot) {
-  const BatchSource& source = *rows.source;
-  const bool library = context_.config.weights == Weights::library;
+  const std::size_t wire_bytes = size_of(context_.config.wire);
   transport::SumRow sum;
   sum.rows = row_pointers_.data();
   sum.weights = row_weights_.data();
-  sum.columns = context_.config.hidden;
   std::uint32_t pair = 0;
-  for (std::uint32_t row = 0; row < source.rows; ++row) {
-    const std::uint32_t begin = source.row[row].first_entry;
-    sum.count = 0;
-    // The slot was checked when it was received; the limits hold even if it changes under our
-    // hands.
-    const std::size_t most = std::min(source.entries.size(), begin + row_pairs_.size());
-    const std::size_t end = std::min<std::size_t>(source.row[row + 1].first_entry, most);
-    for (std::size_t i = begin; i < end; ++i) {
-      const Entry& entry = source.entries[i];
-      std::uint32_t of = pair;
-      if (entry.repeated()) {
-        std::size_t first = begin;
-        while (first < i && source.entries[first].expert_bits != entry.local_expert()) ++first;
-        if (first == i) continue;
-        of = row_pairs_[first - begin];
-      } else {
-        pair = std::min(pair + 1, static_cast<std::uint32_t>(source.pairs.size()));
-      }
-      row_pairs_[i - begin] = of;
-      // The caller's own weights: y holds them, all of this expert's at once.
-      if (library ? entry.weight == 0.0f : entry.repeated()) continue;
-      row_pointers_[sum.count] =
-          rows.base + std::size_t{rows.index != nullptr ? rows.index[of] : of} * rows.stride_bytes;
-      row_weights_[sum.count++] = library ? entry.weight : 1.0f;
+  for (std::uint32_t row = 0; row < rows.source->rows; ++row) {
+    sum.count = collect_row(rows, row, pair);
+    std::byte* to = slot.rows + row * slot.link->out().row_bytes;
+    for (std::size_t column = 0; column < context_.config.hidden; column += sum.columns) {
+      sum.columns = piece_columns(slot, column);
+      sum.out = to + column * wire_bytes;
+      sum_(sum);
+      const std::size_t done = column + sum.columns;
+      tell(slot, done == context_.config.hidden ? (row + 1) * slot.row_lines
+                                                : row * slot.row_lines + done * wire_bytes / 64);
+      for (std::uint32_t i = 0; i < sum.count; ++i)
+        row_pointers_[i] =
+            static_cast<const std::byte*>(row_pointers_[i]) + sum.columns * wire_bytes;
     }
-    sum.out = slot.rows + row * slot.link->out().row_bytes;
-    sum_(sum);
-    tell(slot, row + 1);
   }
+}
+
+// Lists the y rows and weights that make up one row; `pair` is the first pair of it, then of the
+// next row.
+std::uint32_t ExpertEnd::collect_row(const ReplyRows& rows, std::uint32_t row,
+                                     std::uint32_t& pair) {
+  const BatchSource& source = *rows.source;
+  const bool library = context_.config.weights == Weights::library;
+  const std::uint32_t begin = source.row[row].first_entry;
+  // The slot was checked when it was received; the limits hold even if it changes under our hands.
+  const std::size_t most = std::min(source.entries.size(), begin + row_pairs_.size());
+  const std::size_t end = std::min<std::size_t>(source.row[row + 1].first_entry, most);
+  std::uint32_t count = 0;
+  for (std::size_t i = begin; i < end; ++i) {
+    const Entry& entry = source.entries[i];
+    std::uint32_t of = pair;
+    if (entry.repeated()) {
+      std::size_t first = begin;
+      while (first < i && source.entries[first].expert_bits != entry.local_expert()) ++first;
+      if (first == i) continue;
+      of = row_pairs_[first - begin];
+    } else {
+      pair = std::min(pair + 1, static_cast<std::uint32_t>(source.pairs.size()));
+    }
+    row_pairs_[i - begin] = of;
+    // The caller's own weights: y holds them, all of this expert's at once.
+    if (library ? entry.weight == 0.0f : entry.repeated()) continue;
+    row_pointers_[count] =
+        rows.base + std::size_t{rows.index != nullptr ? rows.index[of] : of} * rows.stride_bytes;
+    row_weights_[count++] = library ? entry.weight : 1.0f;
+  }
+  return count;
 }
 
 void ExpertEnd::write_per_expert(const ReplyRows& rows, ReplySlot& slot) {
@@ -171,7 +203,7 @@ void ExpertEnd::write_per_expert(const ReplyRows& rows, ReplySlot& slot) {
     const std::size_t from = rows.index != nullptr ? rows.index[pair] : pair;
     copy(slot.rows + pair * slot.link->out().row_bytes, rows.base + from * rows.stride_bytes,
          bytes);
-    tell(slot, pair + 1);
+    tell(slot, (pair + 1) * slot.row_lines);
   }
 }
 

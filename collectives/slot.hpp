@@ -18,8 +18,10 @@ inline constexpr std::uint8_t streaming = 2;  // streaming stores were used; ans
 }  // namespace flag
 
 struct alignas(64) SlotHeader {
-  std::uint64_t word = 0;    // the slot's signal: round / depth + 1 once the round is complete
-  std::uint64_t filled = 0;  // mapped pairs only: (round / depth + 1) << 32 | rows complete
+  std::uint64_t word = 0;  // the slot's signal: round / depth + 1 once the round is complete
+  // Mapped pairs only: (round / depth + 1) << 32 | 1 + cache lines of the rows that are complete;
+  // the header and the row information are, too.
+  std::uint64_t filled = 0;
   std::uint64_t operation = 0;
   std::uint32_t layer = 0;
   std::uint32_t micro_batch = 0;

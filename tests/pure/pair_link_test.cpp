@@ -130,7 +130,7 @@ TEST_P(EveryLink, RoundsGoBothWaysInSlots) {
             joined.pump_until([&] { return send_round(*joined.links[0], sent, size[sent]) != 0; }));
       }
       ASSERT_TRUE(joined.pump_until([&] { return joined.links[1]->complete(read); })) << read;
-      EXPECT_EQ(joined.links[1]->rows_ready(read), PairLink::all_rows);
+      EXPECT_EQ(joined.links[1]->arrived(read).lines, PairLink::all_lines);
       expect_round(*joined.links[1], read, size[read]);
       // The reply of the round comes back by the same number.
       ASSERT_TRUE(joined.pump_until(
@@ -250,18 +250,18 @@ TEST(MappedLink, RowsMayBeReadBeforeTheRoundIsComplete) {
   PairLink& from = *joined.links[0];
   const PairLink& to = *joined.links[1];
   for (std::uint64_t round = 0; round < 9; ++round) {
-    EXPECT_EQ(to.rows_ready(round), 0u) << "what an older round left behind counts for nothing";
+    EXPECT_FALSE(to.arrived(round).header) << "what an older round left behind counts for nothing";
     ASSERT_NE(from.begin(round), nullptr);
     from.fill(round, 1);
-    EXPECT_EQ(to.rows_ready(round), 1u);
+    EXPECT_EQ(to.arrived(round).lines, 1u);
     from.fill(round, 5);
-    EXPECT_EQ(to.rows_ready(round), 5u);
+    EXPECT_EQ(to.arrived(round).lines, 5u);
     EXPECT_FALSE(to.complete(round));
     if (round + 2 < 9) {
-      EXPECT_EQ(to.rows_ready(round + 2), 0u);
+      EXPECT_FALSE(to.arrived(round + 2).header);
     }
     from.finish(round, 0);
-    EXPECT_EQ(to.rows_ready(round), PairLink::all_rows);
+    EXPECT_EQ(to.arrived(round).lines, PairLink::all_lines);
   }
 }
 
@@ -285,7 +285,7 @@ TEST(UnmappedLink, TheStagingOfARoundIsKeptUntilItWasRead) {
   ASSERT_TRUE(joined.pump_until([&] { return from.sent(0); }));
   EXPECT_TRUE(joined.links[1]->complete(0));
   from.fill(1, 1);
-  EXPECT_EQ(joined.links[1]->rows_ready(1), 0u) << "no early rows without mapped memory";
+  EXPECT_FALSE(joined.links[1]->arrived(1).header) << "no early rows without mapped memory";
 }
 
 TEST(UnmappedLink, AFailedPutFailsThePair) {
