@@ -4,7 +4,6 @@
 #include <dlfcn.h>
 
 #include <filesystem>
-#include <limits>
 
 #include "perf/kernels.hpp"
 
@@ -49,6 +48,7 @@ void BaselineEngine::prepare(const BaselineModule& module, std::uint32_t variant
   shape.wire_row_bytes = setup.wire_row_bytes();
   shape.wire = setup.wire;
   shape.grouped = setup.options.layout != Layout::rows;
+  shape.oversubscribed = seat_.oversubscribed;
   for (std::uint32_t e = 0; e < setup.experts; ++e) {
     const Replica place = setup.placement.replicas(e, 0)[0];
     home_.push_back(place.rank);
@@ -93,16 +93,13 @@ Status BaselineEngine::iterate(std::uint64_t first, bool check, std::span<Record
 
 }  // namespace
 
-Result<std::unique_ptr<BaselineLibrary>> BaselineLibrary::load(const std::string& launcher,
-                                                               std::uint32_t rank,
-                                                               std::uint32_t ranks) {
+Result<std::unique_ptr<BaselineLibrary>> BaselineLibrary::load(const std::string& launcher) {
   const std::string file =
       std::string{"m2n_perf_mpi_"} + (launcher == "open-mpi" ? "openmpi" : "mpich") + ".so";
   std::error_code ignored;
   const auto here = std::filesystem::read_symlink("/proc/self/exe", ignored).parent_path();
   std::string tried;
-  for (const auto& path :
-       {here / file, here / ".." / "lib" / file, here / ".." / "lib/m2n" / file}) {
+  for (const auto& path : {here / M2N_PERF_MODULES / file, here / ".." / "lib" / file}) {
     if (!std::filesystem::exists(path, ignored)) {
       tried += " " + path.string();
       continue;
@@ -112,35 +109,33 @@ Result<std::unique_ptr<BaselineLibrary>> BaselineLibrary::load(const std::string
     if (object == nullptr) return bad(::dlerror());
     const auto entry = reinterpret_cast<BaselineEntry>(::dlsym(object, baseline_entry_name));
     if (entry == nullptr) return bad(path.string() + " has no " + baseline_entry_name);
-    const BaselineModule* module = entry();
-    if (!module->start(rank, ranks)) {
-      return bad(std::string{module->library} + " does not agree that this is rank " +
-                 std::to_string(rank) + " of " + std::to_string(ranks));
-    }
-    return std::unique_ptr<BaselineLibrary>{new BaselineLibrary{module}};
+    return std::unique_ptr<BaselineLibrary>{new BaselineLibrary{entry()}};
   }
   return bad("no module for " + launcher + "; looked for" + tried +
              " (it is built when that MPI's compiler wrapper is found)");
 }
 
-BaselineLibrary::~BaselineLibrary() {
-  module_->finish();
+Status BaselineLibrary::start(std::uint32_t rank, std::uint32_t ranks) {
+  started_ = true;
+  if (module_->start(rank, ranks)) return {};
+  return bad(std::string{module_->library} + " does not agree that this is rank " +
+             std::to_string(rank) + " of " + std::to_string(ranks));
 }
 
-Result<std::unique_ptr<Engine>> make_baseline_engine(const Seat& seat, const BaselineModule& module,
-                                                     std::uint32_t variant) {
-  const Setup& setup = *seat.setup;
-  const std::size_t row =
-      std::max(setup.row_bytes(), setup.wire_row_bytes()) + 32 + std::size_t{setup.top_k} * 8;
-  const std::size_t most = row * seat.tokens * std::max(setup.attention_ranks, setup.expert_ranks);
-  if (most > std::size_t{std::numeric_limits<int>::max()}) {
-    return bad("--tokens = " + std::to_string(seat.tokens) +
-               " is more than MPI's int counts can tell");
-  }
+void BaselineLibrary::abort() const {
+  if (started_) module_->abort();
+}
+
+BaselineLibrary::~BaselineLibrary() {
+  if (started_) module_->finish();
+}
+
+std::unique_ptr<Engine> make_baseline_engine(const Seat& seat, const BaselineModule& module,
+                                             std::uint32_t variant) {
   auto engine =
-      std::make_unique<BaselineEngine>(seat, std::string{"mpi "} + module.variant_name(variant));
+      std::make_unique<BaselineEngine>(seat, std::string{"mpi "} + module.variants[variant].name);
   engine->prepare(module, variant);
-  return std::unique_ptr<Engine>{std::move(engine)};
+  return engine;
 }
 
 }  // namespace m2n::perf

@@ -31,6 +31,7 @@ class SizeBench {
     for (std::uint32_t a = first; a < last; ++a) {
       works_.push_back(std::make_unique<Workload>(setup_, a, tokens));
     }
+    records_.resize(Board::max_records);
   }
   Status measure();
   SizeRun take() { return std::move(result_); }
@@ -42,6 +43,7 @@ class SizeBench {
   Status open_engines();
   Status warm_up();
   Status run_block(std::size_t engine);
+  Status run_roof();
   Status gather_bytes();
   Status pass(Engine& engine, std::uint32_t iterations, bool check_all);
   Status gather_wrong(Engine& engine);
@@ -55,6 +57,10 @@ class SizeBench {
   std::vector<std::unique_ptr<Workload>> works_;
   std::vector<std::unique_ptr<Engine>> engines_;
   std::vector<Counts> counts_;
+  std::unique_ptr<RoofBench> roof_;
+  // Time stamps of a block. The board gets them afterwards: its memory is the other cores', too,
+  // and would make a rank wait for a cache line in the middle of a round.
+  std::vector<Record> records_;
   std::uint64_t operation_ = 0;  // the same on all ranks
   std::uint64_t library_operations_ = 0;
   SizeRun result_;
@@ -78,33 +84,33 @@ Status SizeBench::measure_shape() {
   result_.entries = board_.sum_number(Number::entries);
   std::vector<const Workload*> works;
   for (const auto& work : works_) works.push_back(work.get());
-  auto roof = measure_roof(setup_, board_, runner_.rank, works);
-  if (!roof) return roof.status();
-  result_.roof = *roof;
-  return {};
+  roof_ = std::make_unique<RoofBench>(setup_, runner_.rank, works);
+  return board_.barrier();
 }
 
 Status SizeBench::open_engines() {
-  Seat seat{&setup_, runner_.rank, tokens_, attention() ? works_[0].get() : nullptr};
+  Seat seat{&setup_, runner_.rank, tokens_, attention() ? works_[0].get() : nullptr,
+            runner_.oversubscribed};
   auto library = make_library_engine(seat, *runner_.group);
   if (!library) return library.status();
   engines_.push_back(std::move(*library));
   if (runner_.baseline != nullptr) {
     const BaselineModule& module = runner_.baseline->module();
-    for (std::uint32_t variant = 0; variant < module.variants; ++variant) {
-      auto engine = make_baseline_engine(seat, module, variant);
-      if (!engine) return engine.status();
-      engines_.push_back(std::move(*engine));
+    for (std::uint32_t variant = 0; variant < module.variant_count; ++variant) {
+      engines_.push_back(make_baseline_engine(seat, module, variant));
     }
   }
-  for (const auto& engine : engines_) result_.engines.push_back({engine->name(), {}});
+  for (std::size_t e = 0; e < engines_.size(); ++e) {
+    const bool by_hand = e > 0 && runner_.baseline->module().variants[e - 1].shared_memory;
+    result_.engines.push_back({engines_[e]->name(), by_hand, {}});
+  }
   counts_.resize(engines_.size());
   return board_.barrier();
 }
 
 Status SizeBench::pass(Engine& engine, std::uint32_t iterations, bool check_all) {
   const std::uint32_t width = setup_.options.micro_batches;
-  const auto records = board_.records(runner_.rank);
+  const std::span records{records_};
   if (Status all = board_.barrier(); !all) return all;
   for (std::uint32_t i = 0; i < iterations; ++i) {
     const bool check = setup_.options.check && (check_all || i + 1 == iterations);
@@ -116,6 +122,8 @@ Status SizeBench::pass(Engine& engine, std::uint32_t iterations, bool check_all)
     operation_ += width;
     if (&engine == engines_[0].get()) library_operations_ += width;
   }
+  std::copy_n(records_.begin(), std::size_t{iterations} * width,
+              board_.records(runner_.rank).begin());
   return gather_wrong(engine);
 }
 
@@ -206,6 +214,15 @@ Status SizeBench::run_block(std::size_t engine) {
   return {};
 }
 
+Status SizeBench::run_roof() {
+  RoofBlock block;
+  if (Status ok = runner_.probe->measure(board_, block.flag_before_ns); !ok) return ok;
+  if (Status ok = roof_->measure(board_, block); !ok) return ok;
+  if (Status ok = runner_.probe->measure(board_, block.flag_after_ns); !ok) return ok;
+  if (leader()) result_.roofs.push_back(block);
+  return {};
+}
+
 void SizeBench::progress(std::uint32_t turn, std::uint32_t turns) const {
   if (!leader() || !runner_.show_progress) return;
   std::fprintf(stderr, "\r%u tokens: block %u of %u ", tokens_, turn, turns);
@@ -233,6 +250,7 @@ Status SizeBench::measure() {
   for (const Counts& counts : counts_) turns = std::max(turns, counts.blocks);
   for (std::uint32_t turn = 0; turn < turns && result_.wrong == 0; ++turn) {
     progress(turn + 1, turns);
+    if (Status ok = run_roof(); !ok) return ok;
     for (std::size_t e = 0; e < engines_.size(); ++e) {
       if (turn >= counts_[e].blocks) continue;
       if (Status ok = run_block(e); !ok) return ok;
@@ -250,7 +268,10 @@ Status SizeBench::measure() {
 
 Result<SizeRun> run_size(const Runner& runner, std::uint32_t tokens) {
   SizeBench bench{runner, tokens};
-  if (Status ok = bench.measure(); !ok) return ok;
+  if (Status ok = bench.measure(); !ok) {
+    runner.give_up(ok);  // before the engines go, which needs all ranks
+    return ok;
+  }
   return bench.take();
 }
 

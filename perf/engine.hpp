@@ -20,6 +20,7 @@ struct Seat {
   std::uint32_t rank = 0;
   std::uint32_t tokens = 0;
   const Workload* work = nullptr;  // of an attention rank, else null
+  bool oversubscribed = false;     // more ranks than cores
 
   bool attention() const noexcept { return rank < setup->attention_ranks; }
 };

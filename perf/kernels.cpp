@@ -49,7 +49,6 @@ bool aligned(const void* pointer, std::size_t bytes) {
 }
 
 #define M2N_AVX512 __attribute__((target("avx512f,avx512bw,avx512vl")))
-#define M2N_AVX512_BF16 __attribute__((target("avx512f,avx512bw,avx512vl,avx512bf16")))
 #define M2N_INLINE __attribute__((always_inline)) inline
 
 M2N_AVX512 M2N_INLINE void store_512(void* to, __m512i value, bool streaming) {
@@ -137,17 +136,21 @@ M2N_AVX512 M2N_INLINE __m512 odd_512(__m512i x) {
   return _mm512_castsi512_ps(_mm512_and_si512(x, _mm512_set1_epi32(~0xffff)));
 }
 
-M2N_AVX512_BF16 M2N_INLINE __m512i pack_native(__m512 even, __m512 odd, __m512i order) {
-  const __m512bh halves = _mm512_cvtne2ps_pbh(odd, even);
-  return _mm512_permutexvar_epi16(order, reinterpret_cast<__m512i>(halves));
-}
-
 M2N_AVX512 M2N_INLINE __m512i round_512(__m512 value) {
   const __m512i bits = _mm512_castps_si512(value);
   const __m512i last = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
   return _mm512_add_epi32(_mm512_add_epi32(bits, last), _mm512_set1_epi32(0x7fff));
 }
-M2N_AVX512 M2N_INLINE __m512i pack_integer(__m512 even, __m512 odd) {
+
+// Sixteen even and sixteen odd sums, rounded and put in order.
+template <bool native>
+M2N_AVX512 M2N_INLINE __m512i pack_512(__m512 even, __m512 odd, __m512i order) {
+  if (native) {
+    // Spelled out, as the intrinsic would ask for a target of its own, and so for its own callers.
+    __m512i halves;
+    asm("vcvtne2ps2bf16 %2, %1, %0" : "=v"(halves) : "v"(odd), "v"(even));
+    return _mm512_permutexvar_epi16(order, halves);
+  }
   return _mm512_mask_blend_epi16(0xaaaaaaaaU, _mm512_srli_epi32(round_512(even), 16),
                                  round_512(odd));
 }
@@ -162,7 +165,8 @@ M2N_AVX512 M2N_INLINE void add_512(__m512 (&acc)[8], const std::byte* row, __m51
   }
 }
 
-M2N_AVX512_BF16 void sum_bf16_native(const Sum& s) {
+template <bool native>
+M2N_AVX512 void sum_bf16_512(const Sum& s) {
   const float* const weights = weights_of(s);
   alignas(64) std::uint16_t places[32];
   for (std::uint16_t i = 0; i < 32; ++i) {
@@ -179,25 +183,7 @@ M2N_AVX512_BF16 void sum_bf16_native(const Sum& s) {
 #pragma GCC unroll 8
     for (std::size_t j = 0; j < 4; ++j) {
       store_512(static_cast<std::byte*>(s.out) + 2 * h + 64 * j,
-                pack_native(acc[2 * j], acc[2 * j + 1], order), streaming);
-    }
-  }
-  finish(s, h, 2, portable_kernels().sum_bf16);
-}
-
-M2N_AVX512 void sum_bf16_512(const Sum& s) {
-  const float* const weights = weights_of(s);
-  const bool streaming = s.streaming && aligned(s.out, 64);
-  std::size_t h = 0;
-  for (; h + 128 <= s.columns; h += 128) {
-    __m512 acc[8] = {};
-    for (std::uint32_t i = 0; i < s.count; ++i) {
-      add_512(acc, static_cast<const std::byte*>(s.rows[i]) + 2 * h, _mm512_set1_ps(weights[i]));
-    }
-#pragma GCC unroll 8
-    for (std::size_t j = 0; j < 4; ++j) {
-      store_512(static_cast<std::byte*>(s.out) + 2 * h + 64 * j,
-                pack_integer(acc[2 * j], acc[2 * j + 1]), streaming);
+                pack_512<native>(acc[2 * j], acc[2 * j + 1], order), streaming);
     }
   }
   finish(s, h, 2, portable_kernels().sum_bf16);
@@ -342,10 +328,10 @@ const Kernels& kernels() noexcept {
   const Kernels& plain = portable_kernels();
   static const Kernels avx512_bf16{
       "avx512-bf16", copy_512, copy_streaming_512, merge_512<false>, merge_512<true>,
-      fence_stores,  fill_512, sum_bf16_native,    sum_f16_512,      sum_f32_512};
-  static const Kernels avx512{"avx512",        copy_512,     copy_streaming_512, merge_512<false>,
-                              merge_512<true>, fence_stores, fill_512,           sum_bf16_512,
-                              sum_f16_512,     sum_f32_512};
+      fence_stores,  fill_512, sum_bf16_512<true>, sum_f16_512,      sum_f32_512};
+  static const Kernels avx512{
+      "avx512",     copy_512, copy_streaming_512,  merge_512<false>, merge_512<true>,
+      fence_stores, fill_512, sum_bf16_512<false>, sum_f16_512,      sum_f32_512};
   static const Kernels avx2{"avx2",       plain.copy, copy_streaming_256, plain.merge, plain.merge,
                             fence_stores, plain.fill, sum_bf16_256,       sum_f16_256, sum_f32_256};
   static const Kernels& best = [&]() -> const Kernels& {

@@ -3,7 +3,9 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <exception>
 #include <fstream>
 
@@ -29,11 +31,15 @@ class Rank {
   int main(std::shared_ptr<Store> store);
 
  private:
+  Status start();
+  Status open_json();
+  Status load_baseline();
   Status bind();
   Status run_rounds(const std::shared_ptr<Store>& store);
   Status run_transport(const std::shared_ptr<Store>& store);
   Status check_failed(const std::string& where);
   void complain(const Status& status) const;
+  void give_up(const Status& status);
   Status print_size(const SizeRun& run);
   Status print_json(const std::string& line);
   bool leader() const noexcept { return rank_ == 0; }
@@ -45,7 +51,39 @@ class Rank {
   RunFacts facts_;
   std::optional<FlagProbe> probe_;
   std::ofstream json_;
+  std::unique_ptr<BaselineLibrary> baseline_;
+  bool agreed_ = false;  // all ranks end for the same reason, and rank 0 has told it
 };
+
+// What can fail without a measurement fails before one, on all ranks.
+Status Rank::start() {
+  if (Status ok = open_json(); !ok) return ok;
+  if (Status all = board_.barrier(); !all) return all;
+  if (setup_.options.baseline == Baseline::mpi) {
+    if (Status ok = load_baseline(); !ok) return ok;
+  }
+  return bind();  // after MPI, which may bind too
+}
+
+Status Rank::open_json() {
+  const std::string& path = setup_.options.json;
+  if (path.empty() || !leader()) return {};
+  json_.open(path, std::ios::trunc);
+  if (json_.is_open()) return {};
+  return {Code::invalid, Scope::operation,
+          "m2n_perf: --json = " + path + ": " + std::strerror(errno)};
+}
+
+// Nobody enters MPI_Init, which waits for all, before all have the module.
+Status Rank::load_baseline() {
+  auto loaded = BaselineLibrary::load(launcher_);
+  if (!loaded) return loaded.status();
+  baseline_ = std::move(*loaded);
+  if (Status all = board_.barrier(); !all) return all;
+  if (Status ok = baseline_->start(rank_, setup_.ranks()); !ok) return ok;
+  facts_.baseline = baseline_->module().library;
+  return board_.barrier();
+}
 
 // Binds this rank, and finds out who of the others sits on another core than rank 0.
 Status Rank::bind() {
@@ -72,10 +110,10 @@ Status Rank::bind() {
 
 Status Rank::print_json(const std::string& line) {
   if (setup_.options.json.empty()) return {};
-  if (!json_.is_open()) json_.open(setup_.options.json, std::ios::trunc);
   json_ << line << std::endl;
   if (json_) return {};
-  return {Code::system, Scope::operation, "m2n_perf: cannot write " + setup_.options.json};
+  return {Code::system, Scope::operation,
+          "m2n_perf: --json = " + setup_.options.json + ": cannot write"};
 }
 
 // All ranks know of the wrong rows; rank 0 speaks, and nobody leaves before it has.
@@ -84,6 +122,7 @@ Status Rank::check_failed(const std::string& where) {
     std::fprintf(stderr, "m2n_perf: data check failed: %s; no numbers\n", where.c_str());
   }
   (void)board_.barrier();
+  agreed_ = true;
   return Code::cancelled;
 }
 
@@ -107,15 +146,6 @@ Status Rank::print_size(const SizeRun& run) {
 }
 
 Status Rank::run_rounds(const std::shared_ptr<Store>& store) {
-  std::unique_ptr<BaselineLibrary> baseline;
-  if (setup_.options.baseline == Baseline::mpi) {
-    auto loaded = BaselineLibrary::load(launcher_, rank_, setup_.ranks());
-    if (!loaded) return loaded.status();
-    baseline = std::move(*loaded);
-    facts_.baseline = baseline->module().library;
-  }
-  // After MPI, which may bind too.
-  if (Status ok = bind(); !ok) return ok;
   GroupConfig config = GroupConfig::split(setup_.attention_ranks, setup_.expert_ranks, rank_);
   config.transport = setup_.options.transport;
   config.wait = setup_.options.wait;
@@ -126,7 +156,7 @@ Status Rank::run_rounds(const std::shared_ptr<Store>& store) {
     std::printf("  ranks     transport %s, %s%s%s\n\n%s", facts_.transport.c_str(),
                 facts_.bound ? "bound" : "not bound",
                 facts_.oversubscribed ? ", oversubscribed: more ranks than cores" : "",
-                baseline ? (", baseline " + facts_.baseline).c_str() : "",
+                baseline_ ? (", baseline " + facts_.baseline).c_str() : "",
                 table_head(setup_).c_str());
     std::fflush(stdout);
   }
@@ -134,9 +164,11 @@ Status Rank::run_rounds(const std::shared_ptr<Store>& store) {
                       &board_,
                       &*probe_,
                       &*group,
-                      baseline.get(),
+                      baseline_.get(),
                       rank_,
-                      leader() && ::isatty(STDERR_FILENO) != 0};
+                      facts_.oversubscribed,
+                      leader() && ::isatty(STDERR_FILENO) != 0,
+                      [this](const Status& status) { give_up(status); }};
   for (const std::uint32_t tokens : setup_.options.tokens) {
     auto run = run_size(runner, tokens);
     if (!run) return run.status();
@@ -146,7 +178,6 @@ Status Rank::run_rounds(const std::shared_ptr<Store>& store) {
 }
 
 Status Rank::run_transport(const std::shared_ptr<Store>& store) {
-  if (Status ok = bind(); !ok) return ok;
   auto lines = run_put(setup_, board_, *probe_, store, rank_);
   if (!lines) return lines.status();
   if (leader()) std::fputs(put_table_head().c_str(), stdout);
@@ -170,17 +201,24 @@ void Rank::complain(const Status& status) const {
 }
 
 // Says what went wrong before the others hear of it: a launcher may end this rank as soon as one of
-// them leaves.
+// them leaves. Under MPI it ends the others itself: they may be waiting in MPI for this one.
+void Rank::give_up(const Status& status) {
+  complain(status);
+  board_.fail();
+  if (baseline_) baseline_->abort();
+}
+
 int Rank::main(std::shared_ptr<Store> store) {
   Status status;
   try {
-    status = setup_.options.op == Op::put ? run_transport(store) : run_rounds(store);
+    status = start();
+    if (status) status = setup_.options.op == Op::put ? run_transport(store) : run_rounds(store);
   } catch (const std::exception& error) {
     status = {Code::system, Scope::group, error.what()};
   }
-  complain(status);
-  if (!status) board_.fail();
-  return status ? 0 : failure;
+  if (status) return 0;
+  if (!agreed_) give_up(status);
+  return failure;
 }
 
 int complain(const Status& status, int code) {

@@ -81,7 +81,8 @@ void add_shape(CLI::App& app, Options& o, Texts& texts) {
                        {"f32", DataType::f32},
                        {"fp8", DataType::fp8_e4m3},
                        {"i8", DataType::i8}});
-  app.add_option("--tokens", texts.tokens, "tokens per attention rank: B, B:E or B:E:xF")
+  app.add_option("--tokens", texts.tokens,
+                 "tokens per attention rank: B, B:E or B:E:xF, or a list of these")
       ->capture_default_str();
   app.add_option("--routing", o.routing, "uniform | zipf:A | all-to:E | file:PATH")
       ->capture_default_str();
@@ -159,32 +160,48 @@ Result<Ranks> parse_ranks(const std::string& text) {
   return Ranks{*m, *n};
 }
 
-Result<std::vector<std::uint32_t>> parse_tokens(const std::string& text) {
-  const Status bad = refuse("--tokens", text,
-                            "B, B:E or B:E:xF with 1 <= B <= E <= 1048576 and F >= 2, such as "
-                            "1:1024:x4");
+namespace {
+
+std::vector<std::string_view> split(std::string_view text, char at) {
   std::vector<std::string_view> fields;
-  for (std::string_view rest = text;;) {
-    const auto colon = rest.find(':');
-    fields.push_back(rest.substr(0, colon));
-    if (colon == std::string_view::npos) break;
-    rest.remove_prefix(colon + 1);
+  for (;;) {
+    const auto end = text.find(at);
+    fields.push_back(text.substr(0, end));
+    if (end == std::string_view::npos) return fields;
+    text.remove_prefix(end + 1);
   }
-  if (fields.size() > 3) return bad;
+}
+
+// Appends the sizes of B, B:E or B:E:xF; false if it is none of them.
+bool add_sizes(std::string_view range, std::vector<std::uint32_t>& sizes) {
+  const std::vector<std::string_view> fields = split(range, ':');
+  if (fields.size() > 3) return false;
   const auto begin = number(fields[0]);
   const auto end = fields.size() > 1 ? number(fields[1]) : begin;
   std::optional<std::uint32_t> factor = 2;
   if (fields.size() == 3) {
-    if (fields[2].empty() || fields[2][0] != 'x') return bad;
+    if (fields[2].empty() || fields[2][0] != 'x') return false;
     factor = number(fields[2].substr(1));
   }
   if (!begin || !end || !factor || *begin < 1 || *end < *begin || *end > most_tokens ||
       *factor < 2) {
-    return bad;
+    return false;
   }
-  std::vector<std::uint32_t> sizes;
   for (std::uint64_t size = *begin; size <= *end; size *= *factor) {
     sizes.push_back(static_cast<std::uint32_t>(size));
+  }
+  return true;
+}
+
+}  // namespace
+
+Result<std::vector<std::uint32_t>> parse_tokens(const std::string& text) {
+  std::vector<std::uint32_t> sizes;
+  for (const std::string_view range : split(text, ',')) {
+    if (add_sizes(range, sizes)) continue;
+    return refuse("--tokens", text,
+                  "B, B:E or B:E:xF with 1 <= B <= E <= 1048576 and F >= 2, such as 1:1024:x4, or "
+                  "several of them: 1,8,100");
   }
   return sizes;
 }

@@ -62,7 +62,8 @@ struct Parsed {
 // `invalid` names the option, its value and what is allowed.
 Result<Parsed> parse_options(int argc, const char* const* argv);
 
-// "2x3"; "1:1024:x4" -> 1, 4, 16, ... up to 1024 (x2 when no factor is given).
+// "2x3"; "1:1024:x4" -> 1, 4, 16, ... up to 1024 (x2 when no factor is given); "1,8,100" -> those,
+// and each may be a range.
 Result<Ranks> parse_ranks(const std::string& text);
 Result<std::vector<std::uint32_t>> parse_tokens(const std::string& text);
 

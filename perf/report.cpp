@@ -19,24 +19,16 @@ void append(std::vector<double>& to, const std::vector<double>& from) {
   to.insert(to.end(), from.begin(), from.end());
 }
 
-CoreState state_of(double flag_ns, double limit_ns) {
-  return flag_ns <= limit_ns ? CoreState::near : CoreState::far;
-}
-
 // The state of a block, or nothing if it changed on the way.
-std::optional<CoreState> state_of(const Block& block, const RunFacts& facts) {
+std::optional<CoreState> state_in(const Tag& tag, const RunFacts& facts) {
   if (!facts.bound) return CoreState::mixed;
-  if (!block.flag_before_ns || !block.flag_after_ns) return CoreState::near;
-  const double limit = near_limit_ns(facts.smallest_flag_ns);
-  const CoreState before = state_of(*block.flag_before_ns, limit);
-  if (before != state_of(*block.flag_after_ns, limit)) return {};
-  return before;
+  return state_of(tag, near_limit_ns(facts.smallest_flag_ns));
 }
 
 Samples pick(const EngineRun& engine, const RunFacts& facts, CoreState state) {
   Samples samples;
   for (const Block& block : engine.blocks) {
-    const auto its = state_of(block, facts);
+    const auto its = state_in(block, facts);
     if (!its) ++samples.dropped;
     if (its != state) continue;
     ++samples.blocks;
@@ -111,49 +103,60 @@ std::optional<double> asked(Op op, const std::optional<double>& dispatch,
   return op == Op::dispatch ? dispatch : op == Op::combine ? combine : roundtrip;
 }
 
-void fill_rates(const Setup& setup, const SizeRun& run, Line& line) {
+// Plain copies in the same state.
+std::optional<Roof> roof_in(const SizeRun& run, const RunFacts& facts, CoreState state) {
+  std::vector<const RoofBlock*> blocks;
+  for (const RoofBlock& block : run.roofs) {
+    if (state_in(block, facts) == state) blocks.push_back(&block);
+  }
+  return roof_of(blocks);
+}
+
+void fill_rates(const Setup& setup, const RunFacts& facts, const SizeRun& run, Line& line) {
   const Op op = setup.options.op;
   const auto row = static_cast<double>(setup.wire_row_bytes());
   double wire = 0;
   double logical = 0;
   double roof = 0;
+  const std::optional<Roof> plain = roof_in(run, facts, line.state);
   if (op != Op::combine) {
     wire += run.wire_bytes;
     logical += run.logical_bytes;
-    roof += run.roof.dispatch();
+    if (plain) roof += plain->dispatch();
   }
   if (op != Op::dispatch) {
     wire += (setup.options.combine == Combine::reduced ? run.rows : run.entries) * row;
     logical += run.entries * row;
-    roof += run.roof.expert_us + run.roof.attention_us;
+    if (plain) roof += plain->expert_us + plain->attention_us;
   }
-  line.roof_us = roof;
-  if (line.dispatch_p50_us) {
-    line.dispatch_roof_fraction = run.roof.dispatch() / *line.dispatch_p50_us;
+  if (plain) line.roof_us = roof;
+  if (plain && line.dispatch_p50_us) {
+    line.dispatch_roof_fraction = plain->dispatch() / *line.dispatch_p50_us;
   }
   const auto time = asked(op, line.dispatch_p50_us, line.combine_p50_us, line.roundtrip_p50_us);
   if (!time || *time <= 0) return;
   line.algbw_gbps = logical / *time / 1e3;
   line.busbw_gbps = wire / *time / 1e3;
-  line.roof_fraction = roof / *time;
+  if (plain) line.roof_fraction = roof / *time;
 }
 
-// Of the baseline's ways to do it, the fastest in this state counts.
+// Of the baseline's ways that pass messages, the fastest in this state counts.
 void fill_baseline(const Setup& setup, const RunFacts& facts, const SizeRun& run, Line& line) {
   const Op op = setup.options.op;
   std::optional<double> best;
   for (std::size_t e = 1; e < run.engines.size(); ++e) {
-    const Samples samples = pick(run.engines[e], facts, line.state);
-    const auto dispatch = percentile(samples.dispatch, 0.5);
-    const auto combine = percentile(samples.combine, 0.5);
-    const auto roundtrip = percentile(samples.roundtrip, 0.5);
-    const auto time = asked(op, dispatch, combine, roundtrip);
-    if (!time || (best && *best <= *time)) continue;
+    const EngineRun& engine = run.engines[e];
+    const Samples samples = pick(engine, facts, line.state);
+    const BaselineTime way{engine.name, engine.shared_memory, percentile(samples.dispatch, 0.5),
+                           percentile(samples.combine, 0.5), percentile(samples.roundtrip, 0.5)};
+    line.baselines.push_back(way);
+    const auto time = asked(op, way.dispatch_p50_us, way.combine_p50_us, way.roundtrip_p50_us);
+    if (way.shared_memory || !time || (best && *best <= *time)) continue;
     best = time;
-    line.baseline = facts.baseline + ", " + run.engines[e].name;
-    line.baseline_dispatch_p50_us = dispatch;
-    line.baseline_combine_p50_us = combine;
-    line.baseline_roundtrip_p50_us = roundtrip;
+    line.baseline = facts.baseline + ", " + way.name;
+    line.baseline_dispatch_p50_us = way.dispatch_p50_us;
+    line.baseline_combine_p50_us = way.combine_p50_us;
+    line.baseline_roundtrip_p50_us = way.roundtrip_p50_us;
   }
   const auto own = asked(op, line.dispatch_p50_us, line.combine_p50_us, line.roundtrip_p50_us);
   if (best && own && *own > 0) line.speedup_p50 = *best / *own;
@@ -161,17 +164,15 @@ void fill_baseline(const Setup& setup, const RunFacts& facts, const SizeRun& run
 
 }  // namespace
 
-const char* name(CoreState state) noexcept {
-  return state == CoreState::near ? "near" : state == CoreState::far ? "far" : "mixed";
-}
-
 std::vector<Line> summarise(const Setup& setup, RunFacts& facts, const SizeRun& run) {
-  for (const EngineRun& engine : run.engines) {
-    for (const Block& block : engine.blocks) {
-      for (const auto& flag : {block.flag_before_ns, block.flag_after_ns}) {
-        if (flag) facts.smallest_flag_ns = std::min(facts.smallest_flag_ns, *flag);
-      }
+  const auto learn = [&facts](const Tag& tag) {
+    for (const auto& flag : {tag.flag_before_ns, tag.flag_after_ns}) {
+      if (flag) facts.smallest_flag_ns = std::min(facts.smallest_flag_ns, *flag);
     }
+  };
+  for (const RoofBlock& block : run.roofs) learn(block);
+  for (const EngineRun& engine : run.engines) {
+    for (const Block& block : engine.blocks) learn(block);
   }
   std::vector<Line> lines;
   for (const CoreState state : {CoreState::near, CoreState::far, CoreState::mixed}) {
@@ -180,7 +181,7 @@ std::vector<Line> summarise(const Setup& setup, RunFacts& facts, const SizeRun& 
     Line line = shape_line(setup, facts, run);
     line.state = state;
     fill_times(setup, samples, line);
-    fill_rates(setup, run, line);
+    fill_rates(setup, facts, run, line);
     fill_baseline(setup, facts, run, line);
     lines.push_back(std::move(line));
   }

@@ -10,8 +10,12 @@
 
 namespace m2n::perf {
 
-enum class CoreState : std::uint8_t { near, far, mixed };
-const char* name(CoreState state) noexcept;
+// A baseline's way to do it, in the state of the line.
+struct BaselineTime {
+  std::string name;
+  bool shared_memory = false;
+  std::optional<double> dispatch_p50_us, combine_p50_us, roundtrip_p50_us;
+};
 
 // One line. Empty = not measured.
 struct Line {
@@ -30,6 +34,7 @@ struct Line {
   std::optional<std::string> baseline;
   std::optional<double> baseline_dispatch_p50_us, baseline_combine_p50_us;
   std::optional<double> baseline_roundtrip_p50_us, speedup_p50;
+  std::vector<BaselineTime> baselines;  // all ways, as they were run
 };
 
 // What holds for the whole run.

@@ -21,6 +21,23 @@ std::string cell(const std::optional<double>& maybe, int width) {
   return fmt::format("{:>{}.{}f}", *maybe, width, digits);
 }
 
+// The time that --op asks for.
+std::optional<double> asked(Op op, const BaselineTime& way) {
+  return op == Op::dispatch  ? way.dispatch_p50_us
+         : op == Op::combine ? way.combine_p50_us
+                             : way.roundtrip_p50_us;
+}
+
+std::string baseline_cells(Op op, const Line& line) {
+  const BaselineTime best{"", false, line.baseline_dispatch_p50_us, line.baseline_combine_p50_us,
+                          line.baseline_roundtrip_p50_us};
+  std::optional<double> windows;
+  for (const BaselineTime& way : line.baselines) {
+    if (way.shared_memory) windows = asked(op, way);
+  }
+  return " " + cell(asked(op, best), 8) + " " + cell(line.speedup_p50, 7) + " " + cell(windows, 8);
+}
+
 }  // namespace
 
 std::string to_json(const Line& line) {
@@ -66,6 +83,16 @@ std::string to_json(const Line& line) {
     json["baseline_combine_p50_us"] = value(line.baseline_combine_p50_us);
     json["baseline_roundtrip_p50_us"] = value(line.baseline_roundtrip_p50_us);
     json["speedup_p50"] = value(line.speedup_p50);
+    for (const BaselineTime& way : line.baselines) {
+      if (way.shared_memory) {
+        json["shared_window_dispatch_p50_us"] = value(way.dispatch_p50_us);
+        json["shared_window_combine_p50_us"] = value(way.combine_p50_us);
+        json["shared_window_roundtrip_p50_us"] = value(way.roundtrip_p50_us);
+      }
+      json["baseline_ways"][way.name] = {{"dispatch_p50_us", value(way.dispatch_p50_us)},
+                                         {"combine_p50_us", value(way.combine_p50_us)},
+                                         {"roundtrip_p50_us", value(way.roundtrip_p50_us)}};
+    }
   }
   return json.dump();
 }
@@ -74,8 +101,9 @@ std::string table_head(const Setup& setup) {
   std::string head = fmt::format("{:>7} {:>6} {:>17} {:>17} {:>17} {:>8} {:>7} {:>6}", "tokens",
                                  "cores", "dispatch p50/p99", "combine p50/p99",
                                  "round trip p50/99", "produce", "GB/s", "roof");
-  if (setup.options.baseline != Baseline::none)
-    head += fmt::format(" {:>8} {:>7}", "MPI p50", "x MPI");
+  if (setup.options.baseline != Baseline::none) {
+    head += fmt::format(" {:>8} {:>7} {:>8}", "MPI p50", "x MPI", "windows");
+  }
   return head + "   (times in us)\n";
 }
 
@@ -89,13 +117,7 @@ std::string table_row(const Setup& setup, const Line& line) {
                   pair(line.combine_p50_us, line.combine_p99_us),
                   pair(line.roundtrip_p50_us, line.roundtrip_p99_us), cell(line.produce_us, 8),
                   cell(line.busbw_gbps, 7), cell(line.roof_fraction, 6));
-  if (setup.options.baseline != Baseline::none) {
-    const Op op = setup.options.op;
-    const auto& time = op == Op::dispatch  ? line.baseline_dispatch_p50_us
-                       : op == Op::combine ? line.baseline_combine_p50_us
-                                           : line.baseline_roundtrip_p50_us;
-    row += " " + cell(time, 8) + " " + cell(line.speedup_p50, 7);
-  }
+  if (setup.options.baseline != Baseline::none) row += baseline_cells(setup.options.op, line);
   if (line.dropped_blocks != 0) {
     row += fmt::format("  {} blocks dropped", line.dropped_blocks);
   }

@@ -6,15 +6,16 @@
 #include <functional>
 
 #include "perf/kernels.hpp"
-#include "perf/stats.hpp"
 
 namespace m2n::perf {
 namespace {
 
 enum class Way { ordinary, streaming, string };
 
+}  // namespace
+
 // One rank's part of all stages, for one operation of the workload.
-class Part {
+class RoofBench::Part {
  public:
   Part(const Setup& setup, std::uint32_t rank, const std::vector<const Workload*>& works)
       : setup_{setup}, works_{works} {
@@ -41,11 +42,11 @@ class Part {
   }
 
   std::size_t bytes() const noexcept { return bytes_; }
-  void refresh(std::uint64_t operation) {
-    if (mine_.empty()) works_[0]->produce(from_.data(), setup_.row_bytes(), operation);
+  void refresh() {
+    if (mine_.empty()) works_[0]->produce(from_.data(), setup_.row_bytes(), operation_++);
   }
-  void dispatch(Way way) const;
-  void group(Way way) const;
+  void dispatch(Way way);
+  void group(Way way);
   void expert(Way way);
   void attention(Way way);
 
@@ -65,10 +66,11 @@ class Part {
   std::vector<const PairPlan*> mine_;  // expert rank: what comes
   Buffer from_, to_, grouped_;
   std::size_t bytes_ = 0;
+  std::uint64_t operation_ = 0;
   std::vector<const void*> rows_;
 };
 
-void Part::dispatch(Way way) const {
+void RoofBench::Part::dispatch(Way way) {
   if (!mine_.empty()) return;
   const std::size_t row_bytes = setup_.row_bytes();
   std::byte* to = to_.data();
@@ -86,7 +88,7 @@ void Part::dispatch(Way way) const {
   kernels().fence();
 }
 
-void Part::group(Way way) const {
+void RoofBench::Part::group(Way way) {
   const std::size_t row_bytes = setup_.row_bytes();
   std::byte* to = grouped_.data();
   const std::byte* from = from_.data();
@@ -102,7 +104,7 @@ void Part::group(Way way) const {
 }
 
 // y = x in the run, so a row is read as often as it has experts there.
-void Part::expert(Way way) {
+void RoofBench::Part::expert(Way way) {
   const std::size_t row_bytes = setup_.wire_row_bytes();
   std::byte* to = to_.data();
   const std::byte* from = from_.data();
@@ -121,7 +123,7 @@ void Part::expert(Way way) {
   kernels().fence();
 }
 
-void Part::attention(Way way) {
+void RoofBench::Part::attention(Way way) {
   if (!mine_.empty()) return;
   const std::size_t row_bytes = setup_.wire_row_bytes();
   const Plan& plan = plans_[0];
@@ -138,55 +140,68 @@ void Part::attention(Way way) {
   kernels().fence();
 }
 
-// Median of the best way; 0 where this rank has nothing to do.
-double time_of(Part& part, const std::function<void(Way)>& stage) {
-  const std::size_t bytes = part.bytes();
-  const int turns = bytes > (16U << 20) ? 5 : bytes > (1U << 20) ? 25 : 150;
-  double best = 1e18;
-  for (const Way way : {Way::ordinary, Way::streaming, Way::string}) {
-    std::vector<double> times;
-    for (int turn = 0; turn < turns; ++turn) {
-      part.refresh(static_cast<std::uint64_t>(turn));
-      const std::uint64_t begin = now_ns();
-      stage(way);
-      times.push_back(static_cast<double>(now_ns() - begin));
-    }
-    best = std::min(best, *percentile(times, 0.5));
+namespace {
+
+// The first turns find the caches full of others' data.
+double median_ns(std::size_t bytes, const std::function<void()>& refresh,
+                 const std::function<void()>& work) {
+  const int lead = bytes > (1U << 20) ? 1 : 2;
+  const int turns = bytes > (16U << 20) ? 1 : bytes > (1U << 20) ? 4 : 16;
+  std::vector<double> times;
+  for (int turn = -lead; turn < turns; ++turn) {
+    refresh();
+    const std::uint64_t begin = now_ns();
+    work();
+    if (turn >= 0) times.push_back(static_cast<double>(now_ns() - begin));
   }
-  return best;
+  return *percentile(times, 0.5);
 }
 
 }  // namespace
 
-Result<Roof> measure_roof(const Setup& setup, Board& board, std::uint32_t rank,
-                          const std::vector<const Workload*>& works) {
-  Part part{setup, rank, works};
-  const bool attention = rank < setup.attention_ranks;
-  Roof roof;
-  const auto stage = [&](bool here, double& result_us,
-                         const std::function<void(Way)>& work) -> Status {
-    board.number(rank, Number::roof_ns) = 0;
-    if (Status all = board.barrier(); !all) return all;
-    if (here) board.number(rank, Number::roof_ns) = time_of(part, work);
-    if (Status all = board.barrier(); !all) return all;
-    result_us = board.max_number(Number::roof_ns) / 1e3;
-    return board.barrier();
-  };
-  if (Status s = stage(attention, roof.dispatch_us, [&](Way way) { part.dispatch(way); }); !s) {
-    return s;
+RoofBench::RoofBench(const Setup& setup, std::uint32_t rank, std::vector<const Workload*> works)
+    : setup_{setup},
+      rank_{rank},
+      works_{std::move(works)},
+      part_{std::make_unique<Part>(setup, rank, works_)} {}
+RoofBench::~RoofBench() = default;
+
+Status RoofBench::measure(Board& board, RoofBlock& block) {
+  const bool attention = rank_ < setup_.attention_ranks;
+  const bool grouped = setup_.options.layout != Layout::rows;
+  using Stage = void (Part::*)(Way);
+  constexpr Stage stage[] = {&Part::dispatch, &Part::group, &Part::expert, &Part::attention};
+  const bool here[] = {attention, !attention && grouped, !attention, attention};
+  for (std::size_t s = 0; s < RoofBlock::stages; ++s) {
+    for (std::size_t w = 0; w < RoofBlock::ways; ++w) {
+      double& mine = board.number(rank_, Number::roof_ns);
+      mine = 0;
+      if (Status all = board.barrier(); !all) return all;
+      if (here[s]) {
+        mine = median_ns(
+            part_->bytes(), [&] { part_->refresh(); },
+            [&] { (part_.get()->*stage[s])(static_cast<Way>(w)); });
+      }
+      if (Status all = board.barrier(); !all) return all;
+      block.us[s][w] = board.max_number(Number::roof_ns) / 1e3;
+      if (Status all = board.barrier(); !all) return all;
+    }
   }
-  const bool grouped = setup.options.layout != Layout::rows;
-  if (Status s = stage(!attention && grouped, roof.group_us, [&](Way way) { part.group(way); });
-      !s) {
-    return s;
+  return {};
+}
+
+std::optional<Roof> roof_of(const std::vector<const RoofBlock*>& blocks) {
+  if (blocks.empty()) return {};
+  std::array<double, RoofBlock::stages> best{};
+  for (std::size_t s = 0; s < RoofBlock::stages; ++s) {
+    best[s] = 1e18;
+    for (std::size_t w = 0; w < RoofBlock::ways; ++w) {
+      std::vector<double> times;
+      for (const RoofBlock* block : blocks) times.push_back(block->us[s][w]);
+      best[s] = std::min(best[s], *percentile(times, 0.5));
+    }
   }
-  if (Status s = stage(!attention, roof.expert_us, [&](Way way) { part.expert(way); }); !s) {
-    return s;
-  }
-  if (Status s = stage(attention, roof.attention_us, [&](Way way) { part.attention(way); }); !s) {
-    return s;
-  }
-  return roof;
+  return Roof{best[0], best[1], best[2], best[3]};
 }
 
 }  // namespace m2n::perf

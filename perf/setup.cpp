@@ -3,6 +3,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <limits>
+
 #include "perf/placement_file.hpp"
 
 namespace m2n::perf {
@@ -96,6 +99,14 @@ Status settle_run(const Setup& setup, const std::optional<World>& world) {
   }
   if (o.combine != Combine::reduced) {
     return bad("--combine = per-expert, allowed with --baseline mpi: reduced");
+  }
+  const std::size_t row =
+      std::max(setup.row_bytes(), setup.wire_row_bytes()) + 32 + std::size_t{setup.top_k} * 8;
+  for (const std::uint32_t tokens : o.tokens) {
+    const std::size_t most = row * tokens * std::max(setup.attention_ranks, setup.expert_ranks);
+    if (most <= std::size_t{std::numeric_limits<int>::max()}) continue;
+    return bad("--tokens = {} with --baseline mpi: {} bytes, allowed: up to {} (MPI counts in int)",
+               tokens, most, std::numeric_limits<int>::max());
   }
   if (setup.placement.max_parts() > 1 || setup.placement.replicated()) {
     return bad("--placement = {} has parts or replicas, allowed with --baseline mpi: one of each",

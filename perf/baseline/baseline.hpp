@@ -28,7 +28,10 @@ struct BaselineShape {
   const std::uint32_t* local = nullptr;     // [experts] index on it
   std::uint32_t most_local = 1;             // experts of the fullest rank
   const std::byte* byte_outputs = nullptr;  // y rows by the payload's first byte % 8; null: y = x
+  bool oversubscribed = false;              // more ranks than cores
   const Kernels* kernels = nullptr;
+
+  bool is_attention() const noexcept { return rank < attention_ranks; }
 };
 
 // Called in check rounds for each payload row that an expert rank got.
@@ -45,13 +48,21 @@ class BaselineRounds {
   virtual void expert(const Inspector* inspector, Record& record) = 0;
 };
 
+// A way to do a round. Of those that pass messages the fastest one is what the library is compared
+// with; those that use shared memory by hand are reported beside.
+struct BaselineVariant {
+  const char* name;
+  bool shared_memory;
+};
+
 struct BaselineModule {
-  const char* library;     // "Open MPI v4.1.4, ..."
-  std::uint32_t variants;  // ways to do a round; the faster one counts
-  const char* (*variant_name)(std::uint32_t variant);
+  const char* library;  // "Open MPI v4.1.4, ..."
+  std::uint32_t variant_count;
+  const BaselineVariant* variants;
   // Starts MPI; false if this process's rank or the number of ranks is another one.
   bool (*start)(std::uint32_t rank, std::uint32_t ranks);
   void (*finish)();
+  void (*abort)();  // ends all ranks at once, from any state
   BaselineRounds* (*make)(const BaselineShape& shape, std::uint32_t variant);
 };
 

@@ -40,10 +40,10 @@ void Router::plan(const std::int32_t* ids, const float* weights) {
   }
 }
 
-std::size_t Router::write_info(std::uint32_t expert_rank, std::byte* to, bool rows_follow) const {
+std::size_t Router::write_info(std::uint32_t expert_rank, std::byte* to, bool whole_x) const {
   const Lane& lane = lanes_[expert_rank];
   Header header = lane.header;
-  header.rows_follow = rows_follow ? 1 : 0;
+  header.whole_x = whole_x ? 1 : 0;
   std::memcpy(to, &header, sizeof header);
   std::byte* at = to + sizeof header;
   std::memcpy(at, lane.info.data(), header.rows * sizeof(RowInfo));
@@ -57,7 +57,7 @@ void Router::pack_rows(std::uint32_t expert_rank, std::byte* to, const std::byte
   const Kernels& kernels = *shape_.kernels;
   const bool around = beyond_caches(shape_);
   const auto copy = around ? kernels.copy_streaming : kernels.copy;
-  if (whole(expert_rank)) {
+  if (lane.header.rows == shape_.tokens) {
     copy(to, x, lane.header.rows * shape_.row_bytes);
   } else {
     for (std::uint32_t r = 0; r < lane.header.rows; ++r) {
@@ -78,7 +78,6 @@ View view_of(const std::byte* message) noexcept {
 
 Reducer::Reducer(const BaselineShape& shape)
     : shape_{shape},
-      streaming_{false},
       grouped_{shape.grouped ? std::size_t{shape.tokens} * shape.attention_ranks * shape.top_k *
                                    shape.row_bytes
                              : 0},
@@ -107,17 +106,18 @@ void Reducer::group(const std::vector<View>& views) {
         const std::uint32_t place = places_[view.entries[i].local_expert]++;
         where_[a][i] = place;
         shape_.kernels->copy(grouped_.data() + place * shape_.row_bytes,
-                             view.rows + r * shape_.row_bytes, shape_.row_bytes);
+                             view.row(r, shape_.row_bytes), shape_.row_bytes);
       }
     }
   }
 }
 
-void Reducer::reduce(std::uint32_t source, const View& view, std::uint32_t row, std::byte* to) {
+void Reducer::reduce(std::uint32_t source, const View& view, std::uint32_t row, std::byte* to,
+                     bool streaming) {
   const std::uint32_t begin = view.info[row].first_entry;
   const std::uint32_t end =
       row + 1 < view.header->rows ? view.info[row + 1].first_entry : view.header->entries;
-  const std::byte* const own = view.rows + row * shape_.row_bytes;
+  const std::byte* const own = view.row(row, shape_.row_bytes);
   for (std::uint32_t i = begin; i < end; ++i) {
     const std::byte* y = own;
     if (shape_.grouped) y = grouped_.data() + where_[source][i] * shape_.row_bytes;
@@ -128,14 +128,14 @@ void Reducer::reduce(std::uint32_t source, const View& view, std::uint32_t row, 
     weights_[i - begin] = view.entries[i].weight;
   }
   shape_.kernels->sum(shape_.wire)(
-      {to, rows_.data(), weights_.data(), end - begin, shape_.hidden, streaming_});
+      {to, rows_.data(), weights_.data(), end - begin, shape_.hidden, streaming});
 }
 
 void Reducer::inspect(const std::vector<View>& views, const Inspector& inspector) const {
   for (std::uint32_t a = 0; a < views.size(); ++a) {
     for (std::uint32_t r = 0; r < views[a].header->rows; ++r) {
       inspector.row(inspector.context, a, views[a].info[r].token,
-                    views[a].rows + r * shape_.row_bytes);
+                    views[a].row(r, shape_.row_bytes));
     }
   }
 }

@@ -1,8 +1,7 @@
-// What both MPI variants share: the route plan, packing, and the arithmetic on what came. The same
+// What the MPI variants share: the route plan, packing, and the arithmetic on what came. The same
 // rows, information and sums as the library's. One rank's own.
 #pragma once
 
-#include <memory>
 #include <vector>
 
 #include "perf/baseline/baseline.hpp"
@@ -21,7 +20,7 @@ struct Entry {
 struct Header {
   std::uint32_t rows = 0;
   std::uint32_t entries = 0;
-  std::uint32_t rows_follow = 0;  // the rows come as a message of their own
+  std::uint32_t whole_x = 0;  // all of x comes as a message of its own: row r is that of its token
   std::uint32_t unused = 0;
 };
 
@@ -57,11 +56,11 @@ class Router {
   std::int32_t row(std::uint32_t token, std::uint32_t expert_rank) const noexcept {
     return rows_[std::size_t{token} * shape_.expert_ranks + expert_rank];
   }
-  // Every token goes there, in order: x itself is what would be packed.
-  bool whole(std::uint32_t expert_rank) const noexcept {
-    return lanes_[expert_rank].header.rows == shape_.tokens;
+  // (Almost) every token goes there: to send x as it is costs less than to pack.
+  bool nearly_whole(std::uint32_t expert_rank) const noexcept {
+    return std::uint64_t{lanes_[expert_rank].header.rows} * 16 >= std::uint64_t{shape_.tokens} * 15;
   }
-  std::size_t write_info(std::uint32_t expert_rank, std::byte* to, bool rows_follow) const;
+  std::size_t write_info(std::uint32_t expert_rank, std::byte* to, bool whole_x) const;
   void pack_rows(std::uint32_t expert_rank, std::byte* to, const std::byte* x) const;
 
  private:
@@ -76,6 +75,10 @@ struct View {
   const RowInfo* info = nullptr;
   const Entry* entries = nullptr;
   const std::byte* rows = nullptr;
+
+  const std::byte* row(std::uint32_t r, std::size_t row_bytes) const noexcept {
+    return rows + (header->whole_x != 0 ? info[r].token : r) * row_bytes;
+  }
 };
 View view_of(const std::byte* message) noexcept;
 
@@ -85,12 +88,12 @@ class Reducer {
   explicit Reducer(const BaselineShape& shape);
   // Expert-major copy of all sources' rows, if the run asks for it.
   void group(const std::vector<View>& views);
-  void reduce(std::uint32_t source, const View& view, std::uint32_t row, std::byte* to);
+  void reduce(std::uint32_t source, const View& view, std::uint32_t row, std::byte* to,
+              bool streaming = false);
   void inspect(const std::vector<View>& views, const Inspector& inspector) const;
 
  private:
   const BaselineShape shape_;
-  bool streaming_ = false;
   Room grouped_;
   std::vector<std::uint32_t> places_;              // next free row per local expert
   std::vector<std::vector<std::uint32_t>> where_;  // per source and entry: its grouped row

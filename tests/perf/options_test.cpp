@@ -37,6 +37,8 @@ TEST(PerfOptions, RefusesWhatItDoesNotKnow) {
                                                                  {"--tokens", "1:8:x1"},
                                                                  {"--tokens", "1:8:2"},
                                                                  {"--tokens", "1:2:x2:3"},
+                                                                 {"--tokens", "1,"},
+                                                                 {"--tokens", "1,8:4"},
                                                                  {"--tokens", "x"},
                                                                  {"--tokens", "1048577"},
                                                                  {"--ranks", "2"},
@@ -89,6 +91,12 @@ TEST(PerfOptions, TakesEveryWordOfItsHelp) {
   EXPECT_EQ(o.baseline, Baseline::mpi);
 }
 
+TEST(PerfOptions, TokensAreListsOfRanges) {
+  const auto sizes = parse_tokens("1,8,32:128:x4,7");
+  ASSERT_TRUE(sizes);
+  EXPECT_EQ(*sizes, (std::vector<std::uint32_t>{1, 8, 32, 128, 7}));
+}
+
 TEST(PerfOptions, HelpIsNoError) {
   const auto parsed = parse({"--help"});
   ASSERT_TRUE(parsed);
@@ -131,6 +139,10 @@ TEST(PerfOptions, RefusesContradictions) {
   EXPECT_FALSE(settled({"--baseline", "mpi", "--micro-batches", "2"}, two));
   EXPECT_FALSE(settled({"--baseline", "mpi", "--combine", "per-expert"}, two));
   EXPECT_FALSE(settled({"--baseline", "mpi", "--op", "put"}, two));
+  EXPECT_TRUE(settled({"--baseline", "mpi", "--tokens", "100000"}, two));
+  const auto many = settled({"--baseline", "mpi", "--tokens", "1,200000"}, two);
+  ASSERT_FALSE(many);
+  EXPECT_NE(many.status().text().find("--tokens = 200000"), std::string::npos);
   EXPECT_FALSE(settled({"--experts", "4", "--top-k", "8"}));
   EXPECT_FALSE(settled({"--routing", "all-to:256"}));
   EXPECT_FALSE(settled({"--routing", "zipf:-1"}));

@@ -54,6 +54,8 @@ bad(["--tokens", "1:0"], "--tokens")
 bad(["--routing", "file:" + TRACE, "--experts", "64"], "--experts")
 bad(["--baseline", "mpi"], "mpirun")
 for transport in ("inproc", "shm"):
+    bad([*SMALL, "--transport", transport, "--json", "/nonexistent/lines.json"], "/nonexistent/lines.json")
+for transport in ("inproc", "shm"):
     bad([*SMALL, "--transport", transport, "--corrupt"], "data check failed")
 code, text, errors = run([INFO, "--ranks", "2x2", "--model", "mixtral-8x7b"])
 expect(code == 0 and "expert rank window" in text, "m2n_info", (text, errors))

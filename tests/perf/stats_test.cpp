@@ -28,11 +28,39 @@ TEST(PerfStats, Spread) {
   EXPECT_FALSE(spread({}));
 }
 
+// Latencies seen on real machines, in the order they may come in.
 TEST(PerfStats, NearEndsWhereFarBegins) {
-  EXPECT_GT(near_limit_ns(50), 65);
-  EXPECT_LT(near_limit_ns(65), 235);
-  EXPECT_LT(near_limit_ns(240), 235);
-  EXPECT_GT(near_limit_ns(157), 160);
+  struct Machine {
+    double smallest;
+    std::vector<double> near, far;
+  };
+  const Machine machines[] = {
+      {50, {50, 57, 65}, {110, 235, 260}},  // virtual cores that move between caches
+      {65, {65, 84}, {235}},
+      {125, {125, 130, 160}, {250, 400}},  // one mesh, always the same
+      {25, {25, 32}, {55, 100}},           // desktop: within and across core complexes
+      {235, {}, {235, 260}},               // never on one cache
+      {180, {}, {180}}};
+  for (const Machine& machine : machines) {
+    const double limit = near_limit_ns(machine.smallest);
+    for (const double ns : machine.near) {
+      EXPECT_EQ(state_of({ns, ns}, limit), CoreState::near) << machine.smallest << " " << ns;
+    }
+    for (const double ns : machine.far) {
+      EXPECT_EQ(state_of({ns, ns}, limit), CoreState::far) << machine.smallest << " " << ns;
+    }
+  }
+}
+
+TEST(PerfStats, ABlockThatChangedItsStateHasNone) {
+  const double limit = near_limit_ns(60);  // 102
+  EXPECT_FALSE(state_of({60.0, 240.0}, limit));
+  EXPECT_FALSE(state_of({240.0, 60.0}, limit));
+  // On either side of the limit, but the same: the nearer state.
+  EXPECT_EQ(state_of({95.0, 105.0}, limit), CoreState::near);
+  EXPECT_EQ(state_of({95.0, 120.0}, limit), CoreState::far);
+  EXPECT_FALSE(state_of({90.0, 120.0}, limit));
+  EXPECT_EQ(state_of({}, limit), CoreState::near);
 }
 
 TEST(PerfMachine, CoresAreSharedByPairsOnlyWhenTheyMustBe) {
