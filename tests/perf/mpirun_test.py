@@ -71,9 +71,12 @@ with tempfile.TemporaryDirectory() as folder:
     begin = time.monotonic()
     output = run([*LAUNCH, "-n", "2", program, *SMALL, "--baseline", "mpi"])
     refused("a broken module", output, begin, os.path.basename(module))
-    # As installed: lib/m2n beside bin.
-    shutil.copy(f"{os.path.dirname(PERF)}/../lib/{os.path.basename(module)}", module)
-    output = run([*LAUNCH, "-n", "2", program, *SMALL, "--baseline", "mpi"])
+    # As installed.
+    prefix = folder + "/prefix"
+    output = run(["cmake", "--install", os.path.dirname(os.path.dirname(PERF)), "--component", "tools",
+                  "--prefix", prefix])
+    expect(output[0] == 0, "cmake --install", output[1:])
+    output = run([*LAUNCH, "-n", "2", prefix + "/bin/m2n_perf", *SMALL, "--baseline", "mpi"])
     expect(output[0] == 0 and table_rows(output[1]), "finds the installed module", output[1:])
 # Expert ranks that get nothing, other numbers of ranks, one-byte payloads, expert-major copies.
 for ranks, arguments in ((3, ["--ranks", "1x2", "--routing", "all-to:0", "--layout", "grouped"]),
