@@ -102,6 +102,7 @@ Status Channel::progress() {
 
 Status Channel::close() {
   if (!impl_) return no_channel("close");
+  if (!impl_->group->owned()) return used_in_child("close", impl_->context.rank());
   impl_->close();
   return {};
 }

@@ -16,6 +16,7 @@ constexpr std::chrono::milliseconds close_patience{400};
 }  // namespace
 
 Status ChannelContext::check(std::string_view function) const {
+  if (!group->owned()) return used_in_child(function, rank());
   switch (state.load(std::memory_order_acquire)) {
     case ChannelState::open:
       return {};
@@ -33,8 +34,7 @@ Status ChannelContext::check(std::string_view function) const {
 
 void ChannelEnd::links_ready() {
   peer_closed_.assign(links_.size(), false);
-  peer_drains_.assign(links_.size(), 0);
-  drains_said_.assign(links_.size(), 0);
+  drains_.assign(links_.size(), {});
   peer_statistics_.assign(links_.size(), {});
 }
 
@@ -72,7 +72,7 @@ void ChannelEnd::take_messages() {
       if (message.type == ControlType::close) {
         peer_closed_[peer] = true;
       } else if (message.type == ControlType::drained) {
-        ++peer_drains_[peer];
+        drains_[peer].heard({message.body[0], message.body[1]});
       } else {
         on_message(peer, message);
       }
@@ -95,9 +95,16 @@ Status ChannelEnd::try_drain() {
   bool all = true;
   Status wrong;  // of one peer; the others hear of us all the same
   for (std::uint32_t peer = 0; peer < links_.size(); ++peer) {
-    if (drains_said_[peer] == drains_ && links_[peer]->send(message_of(ControlType::drained)))
-      ++drains_said_[peer];
-    if (drains_said_[peer] > drains_ && peer_drains_[peer] > drains_) continue;
+    const std::uint64_t rounds = peer_statistics_[peer].rounds;
+    PairDrain& drain = drains_[peer];
+    if (!drain.has_said(rounds)) {
+      const PairDrain::Words words = drain.words(rounds);
+      ControlMessage message = message_of(ControlType::drained);
+      message.body[0] = words.rounds;
+      message.body[1] = words.times;
+      if (links_[peer]->send(message)) drain.said(words);
+    }
+    if (drain.agreed(rounds)) continue;
     blame(peer);
     all = false;
     if (!wrong) continue;
@@ -107,7 +114,8 @@ Status ChannelEnd::try_drain() {
   if (!wrong) return wrong;
   // The caller may leave for good: nothing of this end may wait for another call.
   if (!all || has_pending()) return Code::again;
-  ++drains_;
+  for (std::uint32_t peer = 0; peer < links_.size(); ++peer)
+    drains_[peer].finish(peer_statistics_[peer].rounds);
   return {};
 }
 
@@ -125,14 +133,18 @@ Status ChannelEnd::closed_by_peer(std::string_view function) const {
           peer};
 }
 
+std::string ChannelEnd::waits_for(std::uint64_t operation, const char* peer_role) const {
+  return "operation " + std::to_string(operation) + " of channel \"" + context_.config.name +
+         "\" still waits for " + peer_role + " rank " + std::to_string(missing_) + " (world rank " +
+         std::to_string(links_[missing_]->peer_rank()) + ")";
+}
+
 Status ChannelEnd::timed_out(std::string_view function, std::uint64_t operation,
                              const char* peer_role) const {
   const PairLink& link = *links_[missing_];
   return {Code::timeout, Scope::operation,
-          std::string{function} + ": operation " + std::to_string(operation) + " of channel \"" +
-              context_.config.name + "\" still waits for " + peer_role + " rank " +
-              std::to_string(missing_) + " (world rank " + std::to_string(link.peer_rank()) +
-              ") on rank " + std::to_string(context_.rank()) +
+          std::string{function} + ": " + waits_for(operation, peer_role) + " on rank " +
+              std::to_string(context_.rank()) +
               "; see GroupConfig::step_timeout or M2N_STEP_TIMEOUT_MS",
           static_cast<std::int32_t>(link.peer_rank())};
 }

@@ -6,10 +6,12 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <string_view>
 #include <vector>
 
 #include "collectives/group_core.hpp"
+#include "collectives/pair_drain.hpp"
 #include "collectives/pair_link.hpp"
 #include "m2n/channel.hpp"
 
@@ -28,7 +30,7 @@ struct ChannelContext {
   std::atomic<ChannelState> state{ChannelState::open};
 
   std::int32_t rank() const noexcept { return group->rank(); }
-  // ok, closed or aborted.
+  // ok, closed or aborted; `invalid` in a forked child of the process that created the group.
   Status check(std::string_view function) const;
 };
 
@@ -52,6 +54,10 @@ class ChannelEnd {
   void take_messages();
   void links_ready();
   Status timed_out_drain() const { return timed_out("drain", statistics_.operations, "peer"); }
+  // Time that a call has waited, told of the peer that it found missing last.
+  void count_wait(std::chrono::nanoseconds waited) {
+    peer_statistics_[missing_].wait_ns += static_cast<std::uint64_t>(waited.count());
+  }
 
  protected:
   // ok while the pair can be used; peer_failed or closed otherwise.
@@ -70,17 +76,14 @@ class ChannelEnd {
   Status check_missing(std::string_view function) const;
   Status closed_by_peer(std::string_view function) const;
   Status timed_out(std::string_view function, std::uint64_t operation, const char* peer_role) const;
-  void count_wait(std::chrono::nanoseconds waited) {
-    peer_statistics_[missing_].wait_ns += static_cast<std::uint64_t>(waited.count());
-  }
+  // "operation 3 of channel "main" still waits for attention rank 1 (world rank 1)"
+  std::string waits_for(std::uint64_t operation, const char* peer_role) const;
 
   ChannelContext& context_;
   Worker& worker_;
   std::vector<std::unique_ptr<PairLink>> links_;  // by the peer's role rank
   std::vector<bool> peer_closed_;
-  std::uint32_t drains_ = 0;                // completed by this end
-  std::vector<std::uint32_t> peer_drains_;  // said by the peer, and by us to it
-  std::vector<std::uint32_t> drains_said_;
+  std::vector<PairDrain> drains_;
   std::vector<PeerStatistics> peer_statistics_;
   Statistics statistics_;
   std::uint32_t missing_ = 0;

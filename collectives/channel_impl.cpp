@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "collectives/hooks.hpp"
+#include "collectives/wait.hpp"
 
 namespace m2n {
 
@@ -21,6 +22,7 @@ void ChannelImpl::close() {
 }
 
 void ChannelImpl::abort() noexcept {
+  if (!group->owned()) return;
   ChannelState open = ChannelState::open;
   if (!context.state.compare_exchange_strong(open, ChannelState::aborted)) return;
   if (attention) attention->worker().transport().doorbell().ring_sleepers();
@@ -33,7 +35,7 @@ ChannelImpl::~ChannelImpl() {
 
 namespace collectives {
 
-Status serve_once(GroupCore& group, Worker& worker) {
+Status serve_once(GroupCore& group, Worker& worker, std::chrono::nanoseconds& busy) {
   const std::size_t count = group.channels.size();
   for (std::size_t i = 0; i < count; ++i) {
     const std::size_t index = (worker.turn() + i) % count;
@@ -49,7 +51,10 @@ Status serve_once(GroupCore& group, Worker& worker) {
     worker.set_turn(index + 1);
     Batch batch = impl->wrap(*state);
     Channel channel = ChannelImpl::handle(impl->shared_from_this());
-    return impl->expert_function(channel, batch);
+    const Clock::time_point start = Clock::now();
+    Status status = impl->expert_function(channel, batch);
+    busy += Clock::now() - start;
+    return status;
   }
   return Code::again;
 }

@@ -2,6 +2,7 @@
 // last Channel, Ticket and Batch are gone; closed before that.
 #pragma once
 
+#include <chrono>
 #include <memory>
 
 #include "collectives/attention_end.hpp"
@@ -46,8 +47,8 @@ Result<std::shared_ptr<ChannelImpl>> open_channel(const std::shared_ptr<GroupCor
                                                   const OpenOptions& options);
 
 // The next batch of any channel of this worker whose end has an expert function: received, computed
-// and replied to. `again` if there is none.
-Status serve_once(GroupCore& group, Worker& worker);
+// and replied to. `again` if there is none. Adds the time the expert function took to `busy`.
+Status serve_once(GroupCore& group, Worker& worker, std::chrono::nanoseconds& busy);
 
 // `invalid` naming the first field that is wrong for this group.
 Status check_config(const ChannelConfig& config, std::uint32_t expert_ranks, std::int32_t rank);

@@ -1,5 +1,6 @@
 // The public verbs that wait on more than one end: drain, serve, agree_pieces, receive_any.
 #include <algorithm>
+#include <chrono>
 #include <string>
 #include <utility>
 
@@ -20,6 +21,103 @@ Status drain_end(End* end, bool& done) {
   Status status = end->try_drain();
   done = status.code() == Code::ok;
   return status.code() == Code::again ? Status{} : status;
+}
+
+// The expert ends that a receive_any looks at.
+class AnyReceiver {
+ public:
+  AnyReceiver(std::span<Channel> channels, const ReceivePolicy& policy)
+      : channels_{channels}, policy_{policy} {}
+
+  Status check();
+  Result<AnyBatch> try_once();
+  Result<AnyBatch> wait(Timeout timeout);
+
+ private:
+  ChannelImpl& impl(std::size_t index) const { return *ChannelImpl::of(channels_[index]); }
+  ExpertEnd& end(std::size_t index) const { return *impl(index).expert; }
+  Status timed_out() const;
+
+  std::span<Channel> channels_;
+  const ReceivePolicy& policy_;
+  Worker* worker_ = nullptr;
+};
+
+Status AnyReceiver::check() {
+  for (const Channel& channel : channels_) {
+    const std::shared_ptr<ChannelImpl>& impl = ChannelImpl::of(channel);
+    if (Status status = check_expert(impl, "receive_any"); !status) return status;
+    if (worker_ == nullptr) worker_ = &impl->expert->worker();
+    if (worker_ != &impl->expert->worker()) {
+      return transport::refuse({"receive_any", "channels", "ends of two workers",
+                                "ends of one worker", impl->context.rank(),
+                                "OpenOptions::expert_worker"});
+    }
+  }
+  if (worker_ != nullptr) return {};
+  return transport::refuse({"receive_any", "channels", "0", "at least 1", -1, "receive_any"});
+}
+
+// A channel that gives nothing any more is passed over until that is true of all.
+Result<AnyBatch> AnyReceiver::try_once() {
+  Status gone;
+  std::size_t alive = channels_.size();
+  for (std::size_t i = 0; i < channels_.size(); ++i) {
+    const std::size_t index = (worker_->turn() + i) % channels_.size();
+    if (Status status = impl(index).context.check("receive_any"); !status)
+      return cut_off(std::move(status));
+    Result<BatchState*> state = end(index).try_receive(policy_);
+    if (state) {
+      worker_->set_turn(index + 1);
+      return AnyBatch{index, impl(index).wrap(*state)};
+    }
+    if (state.code() == Code::again) continue;
+    if (state.code() != Code::closed && state.code() != Code::peer_failed) return state.status();
+    gone = state.status();
+    --alive;
+  }
+  return alive == 0 ? gone : Status{Code::again};
+}
+
+Result<AnyBatch> AnyReceiver::wait(Timeout timeout) {
+  const GroupCore& group = *impl(0).group;
+  bool first = false;
+  for (std::size_t i = 0; i < channels_.size(); ++i) first |= end(i).is_first();
+  const Deadline deadline{timeout, first ? group.start_timeout : group.step_timeout};
+  Result<AnyBatch> any{Code::again};
+  WaitPolicy wait = group.wait;
+  const Status status = wait_until(
+      *worker_, wait, deadline,
+      [&] {
+        any = try_once();
+        // Sources that have come may not wait longer than they were promised.
+        bool waits = false;
+        for (std::size_t i = 0; i < channels_.size(); ++i) waits |= end(i).source_waits();
+        wait.sleep_limit =
+            waits ? std::min(group.wait.sleep_limit, policy_.max_wait) : group.wait.sleep_limit;
+        return any.status();
+      },
+      [&] { end(0).pump(); });
+  const Clock::duration waited = Clock::now() - deadline.start();
+  for (std::size_t i = 0; i < channels_.size(); ++i) {
+    if (!any || any->index == i) end(i).count_wait(waited);
+  }
+  return status.code() == Code::timeout ? Result<AnyBatch>{timed_out()} : std::move(any);
+}
+
+Status AnyReceiver::timed_out() const {
+  std::string text;
+  std::int32_t peer = -1;
+  bool one_peer = true;
+  for (std::size_t i = 0; i < channels_.size(); ++i) {
+    if (!end(i).may_come()) continue;
+    one_peer &= text.empty() || peer == end(i).missing_peer();
+    peer = end(i).missing_peer();
+    text.append(text.empty() ? "receive_any: " : "; ").append(end(i).missing_source());
+  }
+  text.append(" on rank ").append(std::to_string(impl(0).context.rank()));
+  text.append("; see GroupConfig::step_timeout or M2N_STEP_TIMEOUT_MS");
+  return {Code::timeout, Scope::operation, std::move(text), one_peer ? peer : -1};
 }
 
 }  // namespace
@@ -63,9 +161,10 @@ Status Channel::serve(Ticket& ticket, MutableRows out, ConstRows add, Timeout ti
   }
   const std::uint64_t operation = ticket.operation();
   Status failed;  // of another operation or of the expert function: the ticket stays
+  std::chrono::nanoseconds busy{0};
   auto step = [&]() -> Status {
     if (Status status = impl_->context.check("serve"); !status) return status;
-    if (Status served = serve_once(*impl_->group, attention.worker());
+    if (Status served = serve_once(*impl_->group, attention.worker(), busy);
         !served && served.code() != Code::again) {
       failed = std::move(served);
       return Code::system;  // any code but `again`: `failed` says what it was
@@ -76,6 +175,7 @@ Status Channel::serve(Ticket& ticket, MutableRows out, ConstRows add, Timeout ti
       timeout, operation == 0 ? impl_->group->start_timeout : impl_->group->step_timeout};
   Status status = cut_off(wait_until(attention.worker(), impl_->group->wait, deadline, step,
                                      [&] { attention.pump(); }));
+  attention.count_wait(Clock::now() - deadline.start() - busy);
   if (!failed) return failed;
   if (is_final(status)) ChannelImpl::spend(ticket);
   return status.code() == Code::timeout ? attention.timed_out_combine(operation) : status;
@@ -92,7 +192,8 @@ Result<std::uint32_t> Channel::agree_pieces(std::uint64_t tokens, Timeout timeou
     if (Status status = impl.context.check("agree_pieces"); !status) return status;
     return impl.attention->try_agree(pieces, agreed);
   };
-  const Deadline deadline{timeout, impl.group->step_timeout};
+  const bool first = attention_statistics().operations == 0;
+  const Deadline deadline{timeout, first ? impl.group->start_timeout : impl.group->step_timeout};
   Status status = wait_until(impl.attention->worker(), impl.group->wait, deadline, step,
                              [&] { impl.attention->pump(); });
   if (status.code() == Code::timeout) return impl.attention->timed_out_agree();
@@ -104,52 +205,10 @@ Result<std::uint32_t> Channel::agree_pieces(std::uint64_t tokens, Timeout timeou
 
 Result<AnyBatch> receive_any(std::span<Channel> channels, Timeout timeout,
                              const ReceivePolicy& policy) {
-  Worker* worker = nullptr;
-  for (const Channel& channel : channels) {
-    const std::shared_ptr<ChannelImpl>& impl = ChannelImpl::of(channel);
-    if (Status status = check_expert(impl, "receive_any"); !status) return status;
-    if (worker == nullptr) worker = &impl->expert->worker();
-    if (worker != &impl->expert->worker()) {
-      return transport::refuse({"receive_any", "channels", "ends of two workers",
-                                "ends of one worker", impl->context.rank(),
-                                "OpenOptions::expert_worker"});
-    }
-  }
-  if (worker == nullptr)
-    return transport::refuse({"receive_any", "channels", "0", "at least 1", -1, "receive_any"});
-  const GroupCore& group = *ChannelImpl::of(channels.front())->group;
-  Result<AnyBatch> any{Code::again};
-  bool first = false;
-  for (const Channel& channel : channels) first |= channel.expert_statistics().operations == 0;
-  auto step = [&]() -> Status {
-    Status gone;  // of a channel that gives nothing any more; the others go on
-    std::size_t alive = channels.size();
-    for (std::size_t i = 0; i < channels.size(); ++i) {
-      const std::size_t index = (worker->turn() + i) % channels.size();
-      ChannelImpl& impl = *ChannelImpl::of(channels[index]);
-      if (Status status = impl.context.check("receive_any"); !status)
-        return cut_off(std::move(status));
-      Result<BatchState*> state = impl.expert->try_receive(policy);
-      if (state) {
-        worker->set_turn(index + 1);
-        any = AnyBatch{index, impl.wrap(*state)};
-        return {};
-      }
-      if (state.code() == Code::again) continue;
-      if (state.code() != Code::closed && state.code() != Code::peer_failed) return state.status();
-      gone = state.status();
-      --alive;
-    }
-    return alive == 0 ? gone : Status{Code::again};
-  };
-  const Deadline deadline{timeout, first ? group.start_timeout : group.step_timeout};
-  const Status status = wait_until(*worker, group.wait, deadline, step, [&] {
-    for (Channel& channel : channels) ChannelImpl::of(channel)->expert->pump();
-  });
-  if (status.code() == Code::timeout)
-    return ChannelImpl::of(channels.front())->expert->timed_out_receive();
-  if (!status) return status;
-  return any;
+  AnyReceiver receiver{channels, policy};
+  if (Status status = receiver.check(); !status) return status;
+  Result<AnyBatch> any = receiver.try_once();
+  return any.code() == Code::again ? receiver.wait(timeout) : std::move(any);
 }
 
 }  // namespace m2n

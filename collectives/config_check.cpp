@@ -2,8 +2,6 @@
 #include <string>
 
 #include "collectives/channel_impl.hpp"
-#include "collectives/layout.hpp"
-#include "collectives/slot.hpp"
 #include "transport/text.hpp"
 
 namespace m2n::collectives {
@@ -129,51 +127,3 @@ Status check_config(const GroupConfig& config) {
 }
 
 }  // namespace m2n::collectives
-
-namespace m2n {
-
-Result<ChannelSizes> channel_sizes(const ChannelConfig& config, std::uint32_t attention_ranks,
-                                   std::uint32_t expert_ranks) {
-  using namespace collectives;
-  ChannelConfig full = config;
-  if (attention_ranks == 0 || expert_ranks == 0 || attention_ranks > 65536 ||
-      expert_ranks > 65536) {
-    return transport::refuse({"channel_sizes", "ranks",
-                              std::to_string(attention_ranks) + "x" + std::to_string(expert_ranks),
-                              "1x1 to 65536x65536", -1,
-                              "GroupConfig::attention_ranks and expert_ranks"});
-  }
-  if (Status status = check_config(full, expert_ranks, -1); !status) return status;
-  if (!full.placement) full.placement = Placement::block(full.experts, expert_ranks);
-  std::uint32_t local = 0;
-  for (std::uint32_t rank = 0; rank < expert_ranks; ++rank)
-    local = std::max(local, full.placement.local_experts(rank));
-  Result<RowGeometry> row = row_geometry(full);
-  if (!row) return row.status();
-  Result<WindowLayout> out = dispatch_window(full, expert_ranks);
-  if (!out) return out.status();
-  Result<WindowLayout> back = reply_window(full, attention_ranks, local);
-  if (!back) return back.status();
-  ChannelSizes sizes;
-  sizes.row_bytes = row->stride_bytes;
-  sizes.reply_row_bytes = back->row_bytes;
-  sizes.dispatch_slot_bytes = out->slot_bytes;
-  sizes.reply_slot_bytes = back->slot_bytes;
-  if (__builtin_mul_overflow(back->window_bytes(), std::size_t{expert_ranks},
-                             &sizes.attention_window_bytes) ||
-      __builtin_mul_overflow(out->window_bytes(), std::size_t{attention_ranks},
-                             &sizes.expert_window_bytes)) {
-    return transport::refuse(
-        {"channel_sizes", "windows of all pairs", "more than 2^64 bytes", "what std::size_t holds",
-         -1, "ChannelConfig::max_tokens, hidden or depth"},
-        Code::exhausted);
-  }
-  const std::uint32_t peers = std::max(attention_ranks, expert_ranks);
-  sizes.connections = peers;
-  sizes.descriptors =
-      3 * peers + 1;  // a window each, the peer's while it is mapped, a process handle
-  sizes.signal_words = peers * (full.depth + control_ring + 1);
-  return sizes;
-}
-
-}  // namespace m2n

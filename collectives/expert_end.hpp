@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "collectives/batch_state.hpp"
@@ -24,12 +25,21 @@ class ExpertEnd final : public ChannelEnd {
   Status timed_out_receive() const {
     return timed_out("receive", next_round_[missing_], "attention");
   }
+  // For receive_any: no batch has been taken yet; who is waited for, and whether in vain.
+  bool is_first() const noexcept { return statistics_.operations == 0; }
+  std::string missing_source() const { return waits_for(next_round_[missing_], "attention"); }
+  std::int32_t missing_peer() const noexcept {
+    return static_cast<std::int32_t>(links_[missing_]->peer_rank());
+  }
+  bool may_come() const noexcept { return !peer_closed_[missing_] && links_[missing_]->health(); }
   // One Outputs per source.
   Status reply(BatchState& batch, std::span<const Outputs> per_source);
   Status reply_grouped(BatchState& batch, const Outputs& outputs);
   // What a dropped batch does: every source hears `unserved`.
   void abandon(BatchState& batch) noexcept;
   bool idle() const noexcept;
+  // Touched: a source has come and is not in a batch yet.
+  bool source_waits() const noexcept;
   // exchange = shared: maps the arena of an attention rank.
   Status attach_arena(std::uint32_t attention_rank, std::span<const std::byte> blob);
   Statistics statistics() const;
@@ -40,9 +50,14 @@ class ExpertEnd final : public ChannelEnd {
   // Choosing what goes into a batch.
   Status choose_lockstep();
   Status choose_touched(const ReceivePolicy& policy);
+  struct Arrivals {
+    std::uint32_t oldest = 0;   // of the waiting sources
+    std::uint32_t waiting = 0;  // sources whose next round has come
+    std::uint32_t gone = 0;     // sources that send nothing any more
+  };
+  Arrivals look_at_sources(std::chrono::steady_clock::time_point now);
   Status check_same_step();
   void take(std::uint32_t source);
-  bool source_waits() const noexcept;  // touched: one has come and is not in a batch yet
   std::size_t place_of(std::uint32_t source, std::uint64_t round) const noexcept {
     return source * std::size_t{context_.config.depth} + round % context_.config.depth;
   }
@@ -50,7 +65,9 @@ class ExpertEnd final : public ChannelEnd {
 
   // Reading it.
   Result<BatchState*> build(const ReceivePolicy& policy);
+  Status add_sources(BatchState& batch);
   Status add_source(BatchState& batch, std::uint32_t source);
+  void count(const BatchSource& source);
   Status malformed(std::uint32_t source, std::string detail) const;
   Status group(BatchState& batch, const ReceivePolicy& policy);
   Status place_groups(BatchState& batch);
@@ -98,6 +115,7 @@ class ExpertEnd final : public ChannelEnd {
   std::uint64_t most_pieces_ = 0;
   std::vector<std::uint64_t> next_round_;  // per attention rank
   std::vector<std::uint32_t> chosen_;      // sources of the batch that is being made
+  std::vector<ReplyStatus> answers_;       // to them, should the operation be refused
   std::vector<bool> seen_;                 // touched: head round has been seen, and since when
   std::vector<std::chrono::steady_clock::time_point> since_;
   std::uint32_t first_missing_ = 0;  // lockstep: sources before it have come
@@ -105,7 +123,6 @@ class ExpertEnd final : public ChannelEnd {
   // Of one round each, by place_of(): a round is in one batch at most.
   std::vector<std::vector<Pair>> pairs_;
   std::vector<std::vector<std::uint32_t>> position_;  // grouped row of each pair
-  std::byte* grouped_memory_ = nullptr;
   std::size_t grouped_bytes_ = 0;  // of one batch
   std::size_t grouped_rows_ = 0;
   transport::SumFunction sum_;
@@ -113,6 +130,7 @@ class ExpertEnd final : public ChannelEnd {
   std::vector<float> row_weights_;
   std::vector<std::uint32_t> row_pairs_;  // pair of each entry of the row that is being summed
   std::vector<std::uint64_t> expert_rows_;
+  std::uint64_t received_bytes_ = 0;
 };
 
 }  // namespace m2n::collectives

@@ -2,8 +2,6 @@
 // Group::create; after that only `channels` changes, at open and close.
 #pragma once
 
-#include <unistd.h>
-
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -12,6 +10,7 @@
 #include <vector>
 
 #include "collectives/bootstrap.hpp"
+#include "collectives/fork_watch.hpp"
 #include "collectives/wait.hpp"
 #include "collectives/worker.hpp"
 #include "m2n/channel.hpp"
@@ -22,7 +21,7 @@
 namespace m2n::collectives {
 
 struct GroupCore {
-  const pid_t owner = getpid();  // a forked copy of this process must say nothing to the peers
+  const std::uint64_t owner = watch_forks();  // a forked copy must say nothing to the peers
   GroupConfig config;
   std::shared_ptr<Store> store;
   std::string prefix;  // of this group's keys in the store
@@ -40,7 +39,7 @@ struct GroupCore {
   std::uint32_t channels_opened = 0;
   std::vector<ChannelImpl*> channels;  // open ones
 
-  bool owned() const noexcept { return getpid() == owner; }
+  bool owned() const noexcept { return fork_count.load(std::memory_order_relaxed) == owner; }
   std::int32_t rank() const noexcept { return static_cast<std::int32_t>(config.world_rank); }
 };
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string>
 
+#include "collectives/checked.hpp"
 #include "collectives/control.hpp"
 #include "collectives/slot.hpp"
 #include "transport/text.hpp"
@@ -10,38 +11,19 @@
 namespace m2n::collectives {
 namespace {
 
-// Arithmetic that remembers an overflow.
-class Checked {
- public:
-  std::size_t add(std::size_t a, std::size_t b) noexcept {
-    std::size_t sum = 0;
-    overflow_ |= __builtin_add_overflow(a, b, &sum);
-    return sum;
-  }
-  std::size_t multiply(std::size_t a, std::size_t b) noexcept {
-    std::size_t product = 0;
-    overflow_ |= __builtin_mul_overflow(a, b, &product);
-    return product;
-  }
-  std::size_t align(std::size_t a, std::size_t to) noexcept { return add(a, to - 1) / to * to; }
-  bool overflow() const noexcept { return overflow_; }
-
- private:
-  bool overflow_ = false;
-};
-
 Status too_large(const char* what) {
   return transport::refuse({"channel_sizes", what, "more than 2^64 bytes", "what std::size_t holds",
                             -1, "ChannelConfig::max_tokens, hidden or depth"},
                            Code::exhausted);
 }
 
-Result<WindowLayout> window(const ChannelConfig& config, WindowLayout layout, std::uint32_t peers) {
+// `payload_bytes` = what follows the row information in the largest round.
+Result<WindowLayout> window(const ChannelConfig& config, WindowLayout layout, std::uint32_t peers,
+                            std::size_t payload_bytes) {
   Checked size;
   std::size_t info = size.multiply(size.add(layout.max_rows, 1), sizeof(RowInfo));
   info = size.add(info, size.multiply(layout.max_entries, sizeof(Entry)));
-  layout.max_body_bytes =
-      size.add(size.align(info, 64), size.multiply(layout.max_rows, layout.row_bytes));
+  layout.max_body_bytes = size.add(size.align(info, 64), payload_bytes);
   const std::size_t rotation = rotation_bytes / (std::size_t{std::max(peers, 1u)} * config.depth);
   layout.depth = config.depth;
   layout.control_bytes = sizeof(ControlBlock);
@@ -80,8 +62,13 @@ Result<WindowLayout> dispatch_window(const ChannelConfig& config, std::uint32_t 
   layout.max_rows = config.max_tokens;
   layout.max_entries =
       size.multiply(size.multiply(config.max_tokens, config.top_k), config.placement.max_parts());
-  if (size.overflow()) return too_large("row information");
-  return window(config, layout, peers);
+  // The rows of a shared exchange stay in the sender's arena.
+  const std::size_t payload =
+      config.exchange == ExchangeKind::shared
+          ? size.align(size.multiply(layout.max_rows, sizeof(std::uint32_t)), 64)
+          : size.multiply(layout.max_rows, layout.row_bytes);
+  if (size.overflow()) return too_large("rows");
+  return window(config, layout, peers, payload);
 }
 
 Result<WindowLayout> reply_window(const ChannelConfig& config, std::uint32_t peers,
@@ -95,8 +82,9 @@ Result<WindowLayout> reply_window(const ChannelConfig& config, std::uint32_t pee
         size.multiply(config.top_k, config.placement.max_parts()), local_experts);
     layout.max_rows = size.multiply(config.max_tokens, per_token);
   }
+  const std::size_t payload = size.multiply(layout.max_rows, layout.row_bytes);
   if (size.overflow()) return too_large("reply");
-  return window(config, layout, peers);
+  return window(config, layout, peers, payload);
 }
 
 Result<GroupedLayout> grouped_layout(const ChannelConfig& config, std::uint32_t attention_ranks,

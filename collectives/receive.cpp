@@ -27,6 +27,7 @@ ExpertEnd::ExpertEnd(ChannelContext& context, Worker& worker, std::uint32_t expe
   chosen_.reserve(sources);
   seen_.assign(sources, false);
   since_.resize(sources);
+  answers_.reserve(sources);
   row_pointers_.resize(per_row);
   row_weights_.resize(per_row);
   row_pairs_.resize(per_row);
@@ -57,7 +58,10 @@ ExpertEnd::ExpertEnd(ChannelContext& context, Worker& worker, std::uint32_t expe
     batch.cursor.resize(local_experts_);
     batch.source_of.resize(grouped_rows_, -1);
     batch.row_of.resize(grouped_rows_);
-    if (grouped_bytes_ == 0) continue;
+  }
+  // Nothing throws from here on: without a destructor nobody would give this back.
+  for (BatchState& batch : batches_) {
+    if (grouped_bytes_ == 0) break;
     void* memory = mmap(nullptr, grouped_bytes_, PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory != MAP_FAILED) batch.memory = static_cast<std::byte*>(memory);
@@ -91,8 +95,7 @@ Result<BatchState*> ExpertEnd::receive(Timeout timeout, const ReceivePolicy& pol
   Result<BatchState*> result = try_receive(policy);
   if (result.code() != Code::again) return result;
   const GroupCore& group = *context_.group;
-  const bool first = statistics_.operations == 0;
-  const Deadline deadline{timeout, first ? group.start_timeout : group.step_timeout};
+  const Deadline deadline{timeout, is_first() ? group.start_timeout : group.step_timeout};
   WaitPolicy wait = group.wait;
   const Status status = wait_until(
       worker_, wait, deadline,
@@ -157,38 +160,49 @@ Status ExpertEnd::check_same_step() {
   return {};
 }
 
-Status ExpertEnd::choose_touched(const ReceivePolicy& policy) {
+ExpertEnd::Arrivals ExpertEnd::look_at_sources(Clock::time_point now) {
   const auto sources = static_cast<std::uint32_t>(links_.size());
-  const Clock::time_point now = Clock::now();
-  std::uint32_t oldest = sources;
-  std::uint32_t waiting = 0;
-  std::uint32_t gone = 0;
+  Arrivals arrivals{.oldest = sources};
+  std::uint32_t missing = sources;
   for (std::uint32_t source = 0; source < sources; ++source) {
     if (!links_[source]->complete(next_round_[source])) {
-      if (peer_closed_[source] || !links_[source]->health()) ++gone;
-      blame(source);
+      const bool gone = peer_closed_[source] || !links_[source]->health();
+      if (gone) ++arrivals.gone;
+      if (!gone || missing == sources) missing = source;  // rather one that may still come
       continue;
     }
     if (!seen_[source]) {
       seen_[source] = true;
       since_[source] = now;
     }
-    ++waiting;
+    ++arrivals.waiting;
+    std::uint32_t& oldest = arrivals.oldest;
     if (oldest == sources || since_[source] < since_[oldest]) oldest = source;
   }
-  if (waiting == 0) {
-    if (gone < sources) return Code::again;
+  if (missing != sources) blame(missing);
+  return arrivals;
+}
+
+Status ExpertEnd::choose_touched(const ReceivePolicy& policy) {
+  const auto sources = static_cast<std::uint32_t>(links_.size());
+  const Clock::time_point now = Clock::now();
+  const Arrivals arrivals = look_at_sources(now);
+  chosen_.clear();
+  if (arrivals.waiting == 0) {
+    if (arrivals.gone < sources) return Code::again;
     return peer_closed_[missing_] ? closed_by_peer("receive") : check_missing("receive");
   }
-  const bool enough = waiting >= std::min(policy.min_sources, sources - gone);
-  if (!enough && now - since_[oldest] < policy.max_wait) return Code::again;
-  chosen_.clear();
-  const SlotHeader& first = links_[oldest]->header(next_round_[oldest]);
+  const SlotHeader& first = links_[arrivals.oldest]->header(next_round_[arrivals.oldest]);
   for (std::uint32_t source = 0; source < sources; ++source) {
     if (!seen_[source]) continue;
     const SlotHeader& header = links_[source]->header(next_round_[source]);
-    if (context_.config.across_layers || header.layer == first.layer) chosen_.push_back(source);
+    if (source == arrivals.oldest || context_.config.across_layers || header.layer == first.layer)
+      chosen_.push_back(source);
   }
+  // A source waits with one round at a time: once all wait, no other can join this batch.
+  const bool enough =
+      chosen_.size() >= policy.min_sources || arrivals.waiting + arrivals.gone == sources;
+  if (!enough && now - since_[arrivals.oldest] < policy.max_wait) return Code::again;
   at({HookPoint::flag_seen_pre_copy, context_.group->config.world_rank});
   return {};
 }
@@ -212,11 +226,8 @@ Result<BatchState*> ExpertEnd::build(const ReceivePolicy& policy) {
   batch->rounds.clear();
   batch->is_grouped = false;
   batch->grouped = {};
-  Status status;
-  for (std::uint32_t source : chosen_) {
-    if (Status added = add_source(*batch, source); !added) status = added;
-  }
-  if (status && context_.config.layout != Layout::rows && !policy.as_rows) {
+  if (Status status = add_sources(*batch); !status) return status;
+  if (context_.config.layout != Layout::rows && !policy.as_rows) {
     if (Status grouped = group(*batch, policy); !grouped) return grouped;  // nothing is taken
   }
   for (std::uint32_t source : chosen_) take(source);
@@ -224,24 +235,51 @@ Result<BatchState*> ExpertEnd::build(const ReceivePolicy& policy) {
   first_missing_ = 0;
   ++statistics_.operations;
   batch->in_use = true;
-  if (!status) {
-    abandon(*batch);
-    return status;
-  }
-  for (const BatchSource& source : batch->sources) {
-    statistics_.rows += source.rows;
-    statistics_.logical_bytes += source.entries.size() * context_.row_bytes;
-    statistics_.wire_bytes += sizeof(SlotHeader) + info_bytes(source.rows, source.entries.size()) +
-                              (source.index != nullptr ? index_bytes(source.rows)
-                                                       : source.rows * source.row_stride_bytes);
-    for (const Pair& pair : source.pairs) ++expert_rows_[pair.local_expert];
-  }
+  for (const BatchSource& source : batch->sources) count(source);
   return batch;
+}
+
+void ExpertEnd::count(const BatchSource& source) {
+  statistics_.rows += source.rows;
+  statistics_.logical_bytes += source.entries.size() * context_.row_bytes;
+  received_bytes_ +=
+      sizeof(SlotHeader) + info_bytes(source.rows, source.entries.size()) +
+      (source.index != nullptr ? index_bytes(source.rows) : source.rows * source.row_stride_bytes);
+  for (const Pair& pair : source.pairs) ++expert_rows_[pair.local_expert];
+}
+
+// A malformed source is answered `invalid`. On an aggregating channel it alone is taken, the others
+// stay for the next receive; in lockstep its operation is over for all.
+Status ExpertEnd::add_sources(BatchState& batch) {
+  const bool lockstep = context_.config.presence == Presence::every;
+  Status wrong;
+  answers_.clear();
+  for (std::uint32_t source : chosen_) {
+    Status added = add_source(batch, source);
+    answers_.push_back(added ? ReplyStatus::unserved : ReplyStatus::invalid);
+    if (added) continue;
+    if (wrong) wrong = std::move(added);
+    if (lockstep) continue;
+    refuse_source(batch.sources.back(), batch.rounds.back(), ReplyStatus::invalid);
+    take(source);
+    chosen_.clear();
+    return wrong;
+  }
+  if (wrong) return {};
+  for (std::size_t i = 0; i < chosen_.size(); ++i) {
+    refuse_source(batch.sources[i], batch.rounds[i], answers_[i]);
+    take(chosen_[i]);
+  }
+  chosen_.clear();
+  first_missing_ = 0;
+  ++statistics_.operations;
+  return wrong;
 }
 
 Status ExpertEnd::add_source(BatchState& batch, std::uint32_t index) {
   const PairLink& link = *links_[index];
   SlotLimits limits;
+  limits.placement = tag_of(context_.config.placement);
   limits.slot_bytes = link.in().slot_bytes;
   limits.max_rows = link.in().max_rows;
   limits.max_entries = link.in().max_entries;
@@ -287,6 +325,8 @@ Status ExpertEnd::malformed(std::uint32_t source, std::string detail) const {
 
 Statistics ExpertEnd::statistics() const {
   Statistics statistics = statistics_;
+  statistics.wire_bytes = received_bytes_;
+  statistics.reply_bytes = statistics_.wire_bytes;  // what reply() has counted
   statistics.expert_rows = expert_rows_;
   statistics.peers = peer_statistics_;
   return statistics;

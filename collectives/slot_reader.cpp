@@ -41,6 +41,15 @@ std::string find_body(const std::byte* slot, const SlotHeader& header, const Slo
   return {};
 }
 
+std::string check_placement(const SlotHeader& header, const PlacementTag& ours) {
+  const PlacementTag theirs{header.placement_version, header.placement_hash};
+  if (accepts(ours, theirs)) return {};
+  const auto name = [](const PlacementTag& tag) {
+    return "placement version " + text(tag.version) + " (hash " + text(tag.hash) + ")";
+  };
+  return name(theirs) + ", this channel has " + name(ours);
+}
+
 std::string check_entry(std::span<const Entry> of_row, std::size_t i, std::uint32_t experts) {
   const Entry& entry = of_row[i];
   if (entry.local_expert() >= experts) {
@@ -105,6 +114,7 @@ std::string read_slot(const std::byte* slot, const SlotLimits& limits, std::span
   source.operation = header.operation;
   source.layer = header.layer;
   source.micro_batch = header.micro_batch;
+  if (std::string wrong = check_placement(header, limits.placement); !wrong.empty()) return wrong;
   if (header.rows == 0) return header.entries == 0 ? std::string{} : "entries without rows";
   Body body;
   if (std::string wrong = find_body(slot, header, limits, body); !wrong.empty()) return wrong;

@@ -8,11 +8,27 @@
 
 #include "collectives/slot.hpp"
 #include "m2n/batch.hpp"
+#include "m2n/placement.hpp"
 
 namespace m2n::collectives {
 
+// Which placement a round was routed with, as far as a header says.
+struct PlacementTag {
+  std::uint32_t version = 0;
+  std::uint16_t hash = 0;  // low bits of Placement::hash()
+};
+inline PlacementTag tag_of(const Placement& placement) noexcept {
+  return {placement.version(), static_cast<std::uint16_t>(placement.hash())};
+}
+// The one place that decides whether a round routed with `theirs` may be believed by a rank that
+// knows `ours`.
+constexpr bool accepts(const PlacementTag& ours, const PlacementTag& theirs) noexcept {
+  return ours.version == theirs.version && ours.hash == theirs.hash;
+}
+
 // What this rank knows without asking the slot.
 struct SlotLimits {
+  PlacementTag placement;
   std::size_t slot_bytes = 0;
   std::size_t max_rows = 0;
   std::size_t max_entries = 0;

@@ -59,8 +59,11 @@ struct Outputs {
 
 // What a receive waits for on an aggregating channel; a lockstep one takes every live source.
 struct ReceivePolicy {
+  // Sources of the batch's layer (with across_layers: of any). The batch is that of the source that
+  // has waited longest, and it does not wait for sources that cannot join it: those that wait with
+  // another layer, or have closed.
   std::uint32_t min_sources = 1;
-  std::chrono::nanoseconds max_wait{0};  // then fewer sources are enough
+  std::chrono::nanoseconds max_wait{0};  // of that source; then fewer are enough
   // grouped and packed: memory for the rows, else the channel's own. Aligned to 64 bytes.
   std::span<std::byte> buffer{};
   // grouped and packed: give this batch as rows instead (after `exhausted`, which has taken
@@ -83,16 +86,21 @@ struct ArenaBlock {
 };
 
 struct PeerStatistics {
-  std::uint64_t rounds = 0;   // exchanged with this peer
-  std::uint64_t wait_ns = 0;  // time this rank spent blocked on this peer as the last one missing
+  std::uint64_t rounds = 0;  // exchanged with this peer
+  // Time this rank spent blocked in receive, combine, serve or receive_any on this peer as the last
+  // one missing; without the time that serve spent in the expert function.
+  std::uint64_t wait_ns = 0;
 };
 
 // Counted since the channel was opened, by one end each.
 struct Statistics {
   std::uint64_t operations = 0;
   std::uint64_t tokens = 0;
-  std::uint64_t rows = 0;           // payload rows sent (attention) or received (expert)
-  std::uint64_t wire_bytes = 0;     // headers, row information and rows that really travelled
+  std::uint64_t rows = 0;  // payload rows sent (attention) or received (expert)
+  // Dispatched headers, row information and rows (or their index) that really travelled: sent
+  // (attention) or received in batches (expert), so that both roles' sums over all ranks are equal.
+  std::uint64_t wire_bytes = 0;
+  std::uint64_t reply_bytes = 0;    // expert: headers and rows of the replies that it sent
   std::uint64_t logical_bytes = 0;  // payload rows before de-duplication: one per (token, expert)
   std::uint64_t abandoned = 0;      // dropped tickets or batches
   std::span<const std::uint64_t> expert_rows;  // attention: per expert; expert: per local expert
@@ -141,10 +149,15 @@ class M2N_EXPORT Channel {
   // Gives a block back that was not dispatched.
   Status arena_release(const ArenaBlock& block);
   // Largest number of pieces any attention rank needs for its `tokens`; collective over the
-  // attention ranks. A piece holds at most max_tokens.
+  // attention ranks. A piece holds at most max_tokens. The start time-out counts until the first
+  // dispatch.
   Result<std::uint32_t> agree_pieces(std::uint64_t tokens, Timeout timeout = {});
 
   // --- expert end --------------------------------------------------------------------------------
+  // A round that a peer wrote wrongly, or routed with another placement, is answered `invalid` and
+  // told once as `invalid`. In lockstep its operation is over, all others of it are answered
+  // unserved; on an aggregating channel only its source is taken, the next receive gives the
+  // others.
   Result<Batch> receive(Timeout timeout = {}, const ReceivePolicy& policy = {});
   Result<Batch> try_receive(const ReceivePolicy& policy = {});
   // Layout::rows: one Outputs per source, row j = y of its pairs[j]. Never waits. The batch is used
@@ -159,7 +172,8 @@ class M2N_EXPORT Channel {
   Status serve(Ticket& ticket, MutableRows out, ConstRows add = {}, Timeout timeout = {});
   // Pushes what waits in this channel's ends.
   Status progress();
-  // Collective: every operation of this channel has been consumed and every peer says so.
+  // Collective: every operation of this channel has been consumed and every peer says so, for the
+  // same number of operations. After a time-out: go on, and drain again.
   Status drain(Timeout timeout = {});
   // Local, within a second, from the thread that owns the ends (docs/threads.md): what is in flight
   // ends `cancelled`, peers' waits for this rank end `closed`.
@@ -180,7 +194,8 @@ class M2N_EXPORT Channel {
 };
 
 // The batch of a channel that has one, channels in turn; `index` says which of `channels`. A
-// channel whose peers have gone is passed over until all have. All must belong to one worker.
+// channel whose peers have gone is passed over until all have. All must belong to one worker. A
+// time-out names who is missing on each channel.
 struct AnyBatch {
   std::size_t index = 0;
   Batch batch;
@@ -188,14 +203,22 @@ struct AnyBatch {
 M2N_EXPORT Result<AnyBatch> receive_any(std::span<Channel> channels, Timeout timeout = {},
                                         const ReceivePolicy& policy = {});
 
-// Piece i of n of a batch of `tokens` tokens: [first, first + count).
+// Piece i of n of a batch of `tokens` tokens: [first, first + count). Sizes differ by one at most.
+// Behind the last piece there is nothing; a piece of more than 2^32 - 1 tokens says that number,
+// which dispatch refuses.
 struct Piece {
   std::uint64_t first = 0;
   std::uint32_t count = 0;
 };
 constexpr Piece piece(std::uint64_t tokens, std::uint32_t index, std::uint32_t pieces) noexcept {
-  const std::uint64_t first = tokens * index / pieces;
-  return {first, static_cast<std::uint32_t>(tokens * (index + 1) / pieces - first)};
+  if (index >= pieces) return {tokens, 0};
+  // floor(tokens * i / pieces) without the product.
+  const std::uint64_t whole = tokens / pieces;
+  const std::uint64_t rest = tokens % pieces;
+  const std::uint64_t first = whole * index + rest * index / pieces;
+  const std::uint64_t next = whole * (index + 1ull) + rest * (index + 1ull) / pieces;
+  const std::uint64_t most = 0xffff'ffffu;
+  return {first, static_cast<std::uint32_t>(next - first < most ? next - first : most)};
 }
 
 }  // namespace m2n

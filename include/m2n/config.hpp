@@ -89,16 +89,31 @@ struct ChannelConfig {
   std::uint32_t shard_count = 1;
 };
 
-// What a channel costs one attention rank and one expert rank, for given M and N.
+// What a channel costs one attention rank and one expert rank, for given M and N. Bytes of a role
+// are the most of any of its ranks; a rank with both roles pays for both. The placement, which
+// channels may share, is not counted.
 struct ChannelSizes {
   std::size_t row_bytes = 0;            // one payload row in a slot, all arrays, padded
   std::size_t reply_row_bytes = 0;      // one reply row in a slot, padded
   std::size_t dispatch_slot_bytes = 0;  // one (pair, round) on the way to an expert rank
   std::size_t reply_slot_bytes = 0;     // one (pair, round) on the way back
-  std::size_t attention_window_bytes =
-      0;  // registered by one attention rank: N pairs x depth reply slots
-  std::size_t expert_window_bytes =
-      0;                           // registered by one expert rank: M pairs x depth dispatch slots
+  // Allocated while the channel opens: windows, arena and host bytes.
+  std::size_t attention_bytes = 0;
+  std::size_t expert_bytes = 0;
+  // Of these, registered with the transport: N pairs x depth reply slots, M pairs x depth dispatch
+  // slots.
+  std::size_t attention_window_bytes = 0;
+  std::size_t expert_window_bytes = 0;
+  std::size_t arena_bytes = 0;  // registered by an attention rank: rows of a shared exchange
+  // Plans, ledgers, pair lists and the like.
+  std::size_t attention_host_bytes = 0;
+  std::size_t expert_host_bytes = 0;
+  // In addition, over a transport that does not map peers' memory: what puts are made from.
+  std::size_t attention_staging_bytes = 0;
+  std::size_t expert_staging_bytes = 0;
+  // In addition, grouped and packed: address space for the batches an expert rank may hold. Pages
+  // come as rows do, and none where the caller gives ReceivePolicy::buffer.
+  std::size_t grouped_bytes = 0;
   std::uint32_t connections = 0;   // of the busier role
   std::uint32_t descriptors = 0;   // file descriptors of the busier role while the channel opens
   std::uint32_t signal_words = 0;  // of the busier role

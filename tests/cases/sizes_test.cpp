@@ -16,6 +16,7 @@ __extension__ using Wide = unsigned __int128;
 struct WideSizes {
   Wide row = 0, reply_row = 0, dispatch_body = 0, reply_body = 0;  // of the largest round
   Wide attention_window = 0, expert_window = 0;                    // without any padding
+  Wide attention_staging = 0, expert_staging = 0;
 };
 
 Wide up(Wide value, Wide to) {
@@ -31,8 +32,10 @@ WideSizes wide_sizes(const ChannelConfig& config, std::uint32_t m, std::uint32_t
   sizes.row = up(sizes.row, 64);
   sizes.reply_row = up(Wide{config.hidden} * size_of(config.wire), 64);
   const Wide entries = Wide{config.max_tokens} * config.top_k * placement.max_parts();
-  sizes.dispatch_body =
-      up((Wide{config.max_tokens} + 1) * 8 + entries * 8, 64) + Wide{config.max_tokens} * sizes.row;
+  sizes.dispatch_body = up((Wide{config.max_tokens} + 1) * 8 + entries * 8, 64);
+  sizes.dispatch_body += config.exchange == ExchangeKind::shared
+                             ? up(Wide{config.max_tokens} * 4, 64)
+                             : Wide{config.max_tokens} * sizes.row;
   std::uint32_t local = 0;
   for (std::uint32_t r = 0; r < n; ++r) local = std::max(local, placement.local_experts(r));
   Wide rows = config.max_tokens;
@@ -41,10 +44,13 @@ WideSizes wide_sizes(const ChannelConfig& config, std::uint32_t m, std::uint32_t
   }
   sizes.reply_body = rows * sizes.reply_row;
   const Wide rotation = Wide{4} << 20;
-  sizes.expert_window =
-      Wide{m} * config.depth * std::max(sizes.dispatch_body, rotation / n / config.depth);
-  sizes.attention_window =
-      Wide{n} * config.depth * std::max(sizes.reply_body, rotation / m / config.depth);
+  const Wide dispatch_slots =
+      config.depth * std::max(sizes.dispatch_body, rotation / n / config.depth);
+  const Wide reply_slots = config.depth * std::max(sizes.reply_body, rotation / m / config.depth);
+  sizes.expert_window = m * dispatch_slots;
+  sizes.attention_window = n * reply_slots;
+  sizes.expert_staging = m * reply_slots;
+  sizes.attention_staging = n * dispatch_slots;
   return sizes;
 }
 
@@ -55,7 +61,10 @@ void expect_sizes(const ChannelConfig& config, std::uint32_t m, std::uint32_t n)
   const Wide limit = ~std::size_t{0};
   if (!sizes) {
     EXPECT_EQ(sizes.code(), Code::exhausted) << sizes.status().text();
-    EXPECT_TRUE(want.attention_window * 2 > limit || want.expert_window * 2 > limit);
+    EXPECT_TRUE(std::max({want.attention_window, want.expert_window, want.attention_staging,
+                          want.expert_staging}) *
+                    2 >
+                limit);
     return;
   }
   ASSERT_TRUE(Wide{sizes->row_bytes} == want.row);
@@ -68,6 +77,10 @@ void expect_sizes(const ChannelConfig& config, std::uint32_t m, std::uint32_t n)
               Wide{m} * config.depth * sizes->dispatch_slot_bytes);
   ASSERT_TRUE(Wide{sizes->attention_window_bytes} <=
               want.attention_window * 12 / 10 + Wide{n} * 65536);
+  ASSERT_TRUE(sizes->attention_bytes ==
+              sizes->attention_window_bytes + sizes->arena_bytes + sizes->attention_host_bytes);
+  ASSERT_EQ(sizes->expert_bytes, sizes->expert_window_bytes + sizes->expert_host_bytes);
+  ASSERT_EQ(sizes->arena_bytes != 0, config.exchange == ExchangeKind::shared);
   ASSERT_TRUE(Wide{sizes->expert_window_bytes} <= want.expert_window * 12 / 10 + Wide{m} * 65536);
 }
 
@@ -117,12 +130,29 @@ TEST(I55, SizesOfRandomConfigurations) {
     config.wire = random.pick(wires);
     config.depth = random.between(1, 4);
     config.combine = random.chance(2) ? Combine::reduced : Combine::per_expert;
+    config.exchange = random.chance(2) ? ExchangeKind::shared : ExchangeKind::automatic;
     for (std::uint32_t extra = random.below(3); extra > 0; --extra) {
       config.extra_row_bytes.push_back(random.between(1, 300));
     }
     expect_sizes(config, random.between(1, 16), random.between(1, 16));
     if (HasFatalFailure()) return;
   }
+}
+
+// DeepSeek-V3 between 64 and 64 ranks: what one rank of each role needs.
+TEST(I55, A64By64GroupFitsItsRanks) {
+  constexpr std::size_t mib = 1 << 20;
+  ChannelConfig config = usual_channel(256, 8, 7168, 128);
+  Result<ChannelSizes> push = channel_sizes(config, 64, 64);
+  ASSERT_TRUE(bool(push)) << push.status().text();
+  EXPECT_LE(push->attention_bytes, 256 * mib);
+  EXPECT_LE(push->expert_bytes, 256 * mib);
+  config.exchange = ExchangeKind::shared;
+  Result<ChannelSizes> shared = channel_sizes(config, 64, 64);
+  ASSERT_TRUE(bool(shared)) << shared.status().text();
+  EXPECT_LE(shared->attention_bytes, 256 * mib);
+  EXPECT_LE(shared->expert_bytes, 16 * mib);
+  EXPECT_GE(shared->dispatch_slot_bytes, (4 * mib) / (64 * 2)) << "bodies still rotate";
 }
 
 // The worst case in memory of exactly the size that is needed, and one byte less.

@@ -37,6 +37,7 @@ ChannelConfig random_config(Random& random, std::uint32_t most_hidden, std::uint
   config.payload = random.pick(payloads);
   config.wire = random.pick(wires);
   config.combine = random.chance(2) ? Combine::reduced : Combine::per_expert;
+  config.exchange = random.chance(2) ? ExchangeKind::shared : ExchangeKind::automatic;
   for (std::uint32_t i = random.below(4); i > 0; --i) {
     config.extra_row_bytes.push_back(random.between(1, 300));
   }
@@ -62,13 +63,13 @@ void expect_rows_fit(const ChannelConfig& config) {
   EXPECT_LT(row->stride_bytes, end + 64);
 }
 
-void expect_slots_fit(const WindowLayout& layout, const ChannelConfig& config,
-                      std::uint32_t peers) {
+void expect_slots_fit(const WindowLayout& layout, const ChannelConfig& config, std::uint32_t peers,
+                      bool by_index) {
   // The last byte of the largest round lies in its slot, wherever its rows are.
   const std::size_t info = info_bytes(layout.max_rows, layout.max_entries);
-  const std::size_t body = info + layout.max_rows * layout.row_bytes;
+  const std::size_t body =
+      info + (by_index ? index_bytes(layout.max_rows) : layout.max_rows * layout.row_bytes);
   EXPECT_LE(body, layout.max_body_bytes);
-  EXPECT_LE(info + index_bytes(layout.max_rows), layout.max_body_bytes);
   EXPECT_LE(sizeof(SlotHeader) + layout.max_body_bytes, layout.slot_bytes);
   // It is not wasteful: rotation, or the round, and a page.
   const std::size_t rotation = rotation_bytes / (std::size_t{peers} * config.depth);
@@ -99,7 +100,8 @@ TEST(Layout, RandomConfigurationsFit) {
     EXPECT_EQ(out->max_rows, config.max_tokens);
     EXPECT_EQ(out->max_entries,
               std::size_t{config.max_tokens} * config.top_k * config.placement.max_parts());
-    expect_slots_fit(*out, config, peers);
+    expect_slots_fit(*out, config, peers, config.exchange == ExchangeKind::shared);
+    EXPECT_EQ(out->row_bytes, row_geometry(config)->stride_bytes);
     const std::uint32_t local = config.placement.local_experts(0);
     const Result<WindowLayout> back = reply_window(config, peers, local);
     ASSERT_TRUE(bool(back));
@@ -110,7 +112,7 @@ TEST(Layout, RandomConfigurationsFit) {
     EXPECT_EQ(back->max_rows, config.max_tokens * rows_per_token);
     EXPECT_GE(back->row_bytes, config.hidden * size_of(config.wire));
     EXPECT_EQ(back->row_bytes % 64, 0u);
-    expect_slots_fit(*back, config, peers);
+    expect_slots_fit(*back, config, peers, false);
   }
 }
 
@@ -120,7 +122,9 @@ Wide wide_window(const ChannelConfig& config, std::uint32_t peers) {
   for (const std::uint32_t bytes : config.extra_row_bytes) row = up(row, 16) + bytes;
   const Wide tokens = config.max_tokens;
   const Wide entries = tokens * config.top_k * config.placement.max_parts();
-  const Wide body = up((tokens + 1) * 8 + entries * 8, 64) + tokens * up(row, 64);
+  const Wide rows =
+      config.exchange == ExchangeKind::shared ? up(tokens * 4, 64) : tokens * up(row, 64);
+  const Wide body = up((tokens + 1) * 8 + entries * 8, 64) + rows;
   const Wide rotation = (Wide{4} << 20) / (Wide{peers} * config.depth);
   return sizeof(ControlBlock) + config.depth * up(64 + std::max(body, rotation), 4096);
 }
