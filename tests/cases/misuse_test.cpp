@@ -284,7 +284,7 @@ TEST_F(Misuse, OpenAndCreate) {
   group = GroupConfig::both(1, 0);
   group.transport = "smoke signals";
   expect_parts(Group::create(group, store_).status(),
-               {"transport", "smoke signals", "inproc", "GroupConfig::transport"});
+               {"create", "transport", "smoke signals", "inproc", "GroupConfig::transport"});
   expect_parts(Group::create(GroupConfig::both(1, 0), nullptr).status(),
                {"create", "store", "nullptr", "store", "create"});
 }
