@@ -43,6 +43,7 @@ class SharedWindows final : public BaselineRounds {
   static constexpr std::uint32_t rows_per_flag = 4;
 
   std::byte* segment(std::uint32_t rank) const;
+  void map_pages() const;
   // This round's place of `sender` in the segment of rank `receiver`.
   std::byte* place(std::byte* segment, std::uint32_t sender) const {
     return segment + (sender * places_ + turn_ % places_) * one_;
@@ -97,7 +98,22 @@ SharedWindows::SharedWindows(const BaselineShape& shape)
   }
   MPI_Win_sync(window_);
   MPI_Barrier(MPI_COMM_WORLD);
+  map_pages();
   MPI_Win_sync(window_);
+  MPI_Barrier(MPI_COMM_WORLD);
+}
+
+// This process's part of the others' segments, so that no round waits for the kernel.
+void SharedWindows::map_pages() const {
+  constexpr std::size_t page = 4096;
+  const bool attention = shape_.is_attention();
+  const std::uint32_t self = attention ? shape_.rank : shape_.rank - shape_.attention_ranks;
+  for (std::byte* const segment : segments_) {
+    auto* const part = reinterpret_cast<std::uint8_t*>(segment + self * places_ * one_);
+    const std::size_t end = places_ * one_ - 1;
+    for (std::size_t at = 0; at < end; at += page) std::atomic_ref{part[at]}.fetch_or(0);
+    std::atomic_ref{part[end]}.fetch_or(0);
+  }
 }
 
 SharedWindows::~SharedWindows() {
