@@ -11,6 +11,7 @@
 #include "collectives/channel_end.hpp"
 #include "collectives/ledger.hpp"
 #include "collectives/route_plan.hpp"
+#include "collectives/store_choice.hpp"
 #include "m2n/channel.hpp"
 #include "transport/row_kernels.hpp"
 
@@ -73,8 +74,18 @@ class AttentionEnd final : public ChannelEnd {
     std::uint32_t next = 0;         // token that combine takes next
     std::uint32_t next_column = 0;  // of that token
     bool any_failed = false;
+    bool streaming = false;                 // too large for the caches
     std::uint32_t block = ArenaRing::none;  // of the arena
     std::uint32_t arena_row = 0;            // its row of token 0
+  };
+
+  struct Sending {  // one round on its way to one expert rank
+    PairLink* link = nullptr;
+    std::uint64_t round = 0;
+    SlotHeader header;
+    std::span<const RowInfo> rows;
+    std::byte* to = nullptr;  // its rows
+    bool streaming = false;
   };
 
   Status check_arguments(const Dispatch& arguments) const;
@@ -91,7 +102,10 @@ class AttentionEnd final : public ChannelEnd {
   void write_index(std::byte* to, const Operation& operation, std::span<const RowInfo> rows) const;
   bool rows_read(const Operation& operation) const;
   void free_block(Operation& operation) noexcept;
-  void copy_rows(std::byte* to, std::span<const RowInfo> rows, const Dispatch& arguments) const;
+  void push_rows(std::uint32_t peer, Sending& sending, const Dispatch& arguments);
+  std::uint64_t time_row(const Sending& sending, std::size_t row, const Dispatch& arguments) const;
+  void copy_rows(std::byte* to, std::span<const RowInfo> rows, const Dispatch& arguments,
+                 bool streaming = false) const;
   void count(const Operation& operation);
 
   Status check_combine(const Operation& operation, const MutableRows& out,
@@ -111,7 +125,8 @@ class AttentionEnd final : public ChannelEnd {
   std::uint64_t answer_ = 0;
   ArenaMemory arena_;
   std::vector<Operation> operations_;
-  std::vector<Ledger> ledgers_;  // per pair
+  std::vector<Ledger> ledgers_;             // per pair
+  std::vector<StoreChoice> store_choices_;  // per pair
   std::uint64_t next_operation_ = 0;
   transport::SumFunction sum_;
   std::vector<const void*> row_pointers_;  // of the token that is being summed

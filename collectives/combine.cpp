@@ -88,6 +88,7 @@ Status AttentionEnd::advance(Operation& operation, const MutableRows& out, const
   transport::SumRow row;
   row.rows = row_pointers_.data();
   row.weights = row_weights_.data();
+  row.streaming = operation.streaming;
   for (; operation.next < operation.last; ++operation.next, operation.next_column = 0) {
     const std::uint32_t columns = gather(operation, operation.next, row.count);
     if (columns > operation.next_column) {
@@ -102,6 +103,7 @@ Status AttentionEnd::advance(Operation& operation, const MutableRows& out, const
     if (columns < config.hidden)
       return peer_closed_[missing_] ? closed_by_peer("combine") : check_missing("combine");
   }
+  if (operation.streaming) transport::row_kernels().fence_streaming();
   return replies_complete(operation);
 }
 

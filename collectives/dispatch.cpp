@@ -25,6 +25,7 @@ AttentionEnd::AttentionEnd(ChannelContext& context, Worker& worker, std::uint32_
       config.presence == Presence::every ? config.depth : 2 * config.depth;
   for (std::uint32_t i = 0; i < in_flight; ++i) operations_.emplace_back(shape);
   ledgers_.assign(config.placement.expert_ranks(), Ledger{config.depth, test_first_round.load()});
+  store_choices_.resize(ledgers_.size());
   sum_ = transport::row_kernels().sum(config.wire, config.output);
   row_pointers_.resize(std::size_t{config.top_k} * config.placement.max_parts());
   row_weights_.resize(row_pointers_.size());
@@ -109,6 +110,8 @@ Result<std::uint64_t> AttentionEnd::dispatch(const Dispatch& arguments) {
   operation.next = operation.first;
   operation.next_column = 0;
   operation.any_failed = false;
+  operation.streaming =
+      operation.plan.rows() * context_.row_format.stride_bytes >= streaming_round_bytes;
   const auto peers = static_cast<std::uint32_t>(links_.size());
   for (std::uint32_t i = 0; i < peers; ++i) {
     const std::uint32_t peer = (attention_rank_ + i) % peers;
@@ -116,64 +119,6 @@ Result<std::uint64_t> AttentionEnd::dispatch(const Dispatch& arguments) {
   }
   count(operation);
   return operation.number;
-}
-
-void AttentionEnd::send(Operation& operation, std::uint32_t peer, const Dispatch& arguments) {
-  PairLink& link = *links_[peer];
-  const RankRoute& route = operation.plan.rank(peer);
-  const std::uint64_t round = operation.peers[peer].round = ledgers_[peer].issue();
-  const std::size_t info = info_bytes(route.rows, route.entries);
-  const bool by_index = operation.block != ArenaRing::none;
-  const std::size_t body =
-      info + (by_index ? index_bytes(route.rows) : route.rows * link.out().row_bytes);
-  at({HookPoint::pre_send, context_.group->config.world_rank, peer, round});
-  std::byte* slot = link.begin(round);
-  SlotHeader header;
-  header.operation = operation.number;
-  header.layer = operation.layer;
-  header.micro_batch = operation.micro_batch;
-  header.placement_version = context_.config.placement.version();
-  header.placement_hash = static_cast<std::uint16_t>(context_.config.placement.hash());
-  header.status = ReplyStatus::ok;
-  header.flags = by_index ? flag::index_list : std::uint8_t{0};
-  header.rows = route.rows;
-  header.entries = route.entries;
-  header.body_offset = link.place(round, body);
-  if (route.rows != 0) {
-    std::byte* to = slot + header.body_offset;
-    const std::span<const RowInfo> rows = operation.plan.row_info(peer);
-    std::memcpy(to, rows.data(), rows.size_bytes());
-    std::memcpy(to + rows.size_bytes(), operation.plan.entries(peer).data(),
-                route.entries * sizeof(Entry));
-    if (by_index) {
-      write_index(to + info, operation, rows.first(route.rows));
-    } else {
-      copy_rows(to + info, rows.first(route.rows), arguments);
-    }
-  }
-  link.write_header(round, header);
-  at({HookPoint::header_written, context_.group->config.world_rank, peer, round, slot,
-      link.out().slot_bytes});
-  link.finish(round, body);
-  ++peer_statistics_[peer].rounds;
-  statistics_.wire_bytes += sizeof(SlotHeader) + body;
-}
-
-void AttentionEnd::copy_rows(std::byte* to, std::span<const RowInfo> rows,
-                             const Dispatch& arguments) const {
-  const transport::CopyFunction copy = transport::row_kernels().copy;
-  const std::size_t stride = context_.row_format.stride_bytes;
-  for (std::size_t array = 0; array < context_.row_sizes.size(); ++array) {
-    const ConstRows& from = array == 0 ? arguments.x : arguments.extra[array - 1];
-    const std::size_t bytes = context_.row_sizes[array];
-    const std::size_t from_stride = from.row_stride_bytes != 0 ? from.row_stride_bytes : bytes;
-    const auto* base = static_cast<const std::byte*>(from.base);
-    std::byte* target = to + context_.row_offsets[array];
-    for (const RowInfo& row : rows) {
-      copy(target, base + row.token * from_stride, bytes);
-      target += stride;
-    }
-  }
 }
 
 void AttentionEnd::count(const Operation& operation) {

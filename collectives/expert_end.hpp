@@ -91,6 +91,7 @@ class ExpertEnd final : public ChannelEnd {
     std::size_t row_lines = 0;  // cache lines of one row
     std::size_t piece_lines = 0;
     std::size_t told_lines = 0;
+    bool streaming = false;
   };
   std::size_t piece_columns(const ReplySlot& slot, std::size_t column) const noexcept;
   std::uint32_t collect_row(const ReplyRows& rows, std::uint32_t row, std::uint32_t& pair);
@@ -123,7 +124,7 @@ class ExpertEnd final : public ChannelEnd {
   // Of one round each, by place_of(): a round is in one batch at most.
   std::vector<std::vector<Pair>> pairs_;
   std::vector<std::vector<std::uint32_t>> position_;  // grouped row of each pair
-  std::size_t grouped_bytes_ = 0;  // of one batch
+  std::size_t grouped_bytes_ = 0;                     // of one batch
   std::size_t grouped_rows_ = 0;
   transport::SumFunction sum_;
   std::vector<const void*> row_pointers_;

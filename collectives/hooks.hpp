@@ -40,6 +40,9 @@ inline std::atomic<const Hook*> test_hook{nullptr};
 // use).
 inline std::atomic<std::uint64_t> test_first_round{0};
 
+// Streaming stores wherever they can be used, whatever a row costs.
+inline std::atomic<bool> test_streaming{false};
+
 inline void at(const HookEvent& event) {
   if (const Hook* hook = test_hook.load(std::memory_order_relaxed); hook != nullptr) [[unlikely]] {
     hook->call(hook->context, event);

@@ -1,5 +1,6 @@
 #include "collectives/pair_link.hpp"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -123,6 +124,12 @@ void PairLink::fill(std::uint64_t round, std::uint32_t lines) noexcept {
   if (!mapped_) return;
   auto& header = *reinterpret_cast<SlotHeader*>(out_base_ + out_.slot_offset(round));
   transport::store_release(&header.filled, generation(round) << 32 | (lines + 1));
+}
+
+std::size_t PairLink::piece_lines(std::size_t round_lines) const noexcept {
+  constexpr std::size_t least = 64;
+  constexpr std::size_t most = 1024;
+  return mapped_ ? std::clamp(round_lines / 4, least, most) : ~std::size_t{0};
 }
 
 void PairLink::finish(std::uint64_t round, std::size_t body_bytes) {

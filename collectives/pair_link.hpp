@@ -53,6 +53,9 @@ class PairLink {
   // Mapped pairs: the reader may take the header, the row information and the first `lines` cache
   // lines of the rows already. Else nothing.
   void fill(std::uint64_t round, std::uint32_t lines) noexcept;
+  // How many lines of a round of so many are worth telling the reader of: a quarter of it, but not
+  // less than what makes up for the signal, and often enough that both sides stay busy.
+  std::size_t piece_lines(std::size_t round_lines) const noexcept;
   // The round is complete: header and `body_bytes` from its body_offset on.
   void finish(std::uint64_t round, std::size_t body_bytes);
   // Everything of this round has been handed to the transport.

@@ -8,14 +8,6 @@
 #include "transport/text.hpp"
 
 namespace m2n::collectives {
-namespace {
-
-// A reader may start on a reply before it is complete. It hears of more at every quarter of it, but
-// not of less than what makes up for the signal, and often enough that both sides stay busy.
-constexpr std::size_t least_piece_lines = 64;
-constexpr std::size_t most_piece_lines = 1024;
-
-}  // namespace
 
 Status ExpertEnd::check_outputs(const Outputs& outputs, std::size_t source) const {
   const std::size_t row_bytes = context_.config.hidden * size_of(context_.config.wire);
@@ -94,14 +86,15 @@ bool ExpertEnd::begin_reply(const BatchSource& source, ReplySlot& slot, ReplySta
   header.body_offset = link.place(slot.round, header.rows * link.out().row_bytes);
   slot.rows = base + header.body_offset;
   slot.row_lines = link.out().row_bytes / 64;
-  slot.piece_lines = link.mapped() ? std::clamp(header.rows * slot.row_lines / 4, least_piece_lines,
-                                                most_piece_lines)
-                                   : ~std::size_t{0};
+  slot.piece_lines = link.piece_lines(header.rows * slot.row_lines);
+  slot.streaming = (link.header(slot.round).flags & flag::streaming) != 0;
+  header.flags = slot.streaming ? flag::streaming : std::uint8_t{0};
   return true;
 }
 
 void ExpertEnd::finish_reply(ReplySlot& slot) {
   const std::size_t body = slot.header.rows * slot.link->out().row_bytes;
+  if (slot.streaming) transport::row_kernels().fence_streaming();
   slot.link->write_header(slot.round, slot.header);
   slot.link->finish(slot.round, body);
   statistics_.wire_bytes += sizeof(SlotHeader) + body;
@@ -136,6 +129,7 @@ void ExpertEnd::tell(ReplySlot& slot, std::size_t lines) {
   if (lines - slot.told_lines < slot.piece_lines || lines == slot.header.rows * slot.row_lines)
     return;
   slot.told_lines = lines;
+  if (slot.streaming) transport::row_kernels().fence_streaming();
   slot.link->write_header(slot.round, slot.header);
   slot.link->fill(slot.round, static_cast<std::uint32_t>(lines));
 }
@@ -146,6 +140,7 @@ void ExpertEnd::write_reduced(const ReplyRows& rows, ReplySlot& slot) {
   transport::SumRow sum;
   sum.rows = row_pointers_.data();
   sum.weights = row_weights_.data();
+  sum.streaming = slot.streaming;
   std::uint32_t pair = 0;
   for (std::uint32_t row = 0; row < rows.source->rows; ++row) {
     sum.count = collect_row(rows, row, pair);
@@ -197,7 +192,8 @@ std::uint32_t ExpertEnd::collect_row(const ReplyRows& rows, std::uint32_t row,
 }
 
 void ExpertEnd::write_per_expert(const ReplyRows& rows, ReplySlot& slot) {
-  const transport::CopyFunction copy = transport::row_kernels().copy;
+  const transport::RowKernels& kernels = transport::row_kernels();
+  const transport::CopyFunction copy = slot.streaming ? kernels.copy_streaming : kernels.copy;
   const std::size_t bytes = context_.config.hidden * size_of(context_.config.wire);
   for (std::uint32_t pair = 0; pair < slot.header.rows; ++pair) {
     const std::size_t from = rows.index != nullptr ? rows.index[pair] : pair;

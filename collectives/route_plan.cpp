@@ -168,6 +168,7 @@ void RoutePlan::lay_out() {
     row += route.rows + 1;
     entry += route.entries;
   }
+  rows_ = row - ranks_.size();
   std::fill(filled_.begin(), filled_.end(), RankRoute{});
 }
 

@@ -80,6 +80,8 @@ class RoutePlan {
   // (token, expert) selections per expert of the last make(), -1 not counted.
   std::span<const std::uint32_t> expert_counts() const noexcept { return expert_count_; }
   std::uint64_t logical_rows() const noexcept { return resolved_.size(); }
+  // Of all ranks together.
+  std::uint64_t rows() const noexcept { return rows_; }
 
  private:
   struct Resolved {  // one (token, k, part)
@@ -102,6 +104,7 @@ class RoutePlan {
 
   RouteShape shape_;
   std::uint32_t first_ = 0;
+  std::uint64_t rows_ = 0;
   BadId bad_;
   std::vector<RankRoute> ranks_;
   std::vector<RankRoute> filled_;

@@ -3,6 +3,7 @@
 // chosen once. Pure functions, callable from any thread.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -37,6 +38,9 @@ struct RowKernels {
   // From `input` (wire type) to `output`, each bf16, f16 or f32.
   SumFunction (*sum)(DataType input, DataType output) = nullptr;
 };
+
+// Tests: the set to use instead. Change it while nobody uses rows.
+inline std::atomic<const RowKernels*> test_row_kernels{nullptr};
 
 // The best set for this CPU.
 const RowKernels& row_kernels() noexcept;

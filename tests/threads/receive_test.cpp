@@ -145,7 +145,9 @@ TEST(Placement, OfAnotherVersionOrHashIsRefused) {
         expect_parts(
             lanes[0].receive().status(), Code::invalid,
             {"world rank 1", (version ? other_version : other_hash).c_str(), ours.c_str()});
-        if (presence == Presence::every) EXPECT_TRUE(answer(lanes[1]));
+        if (presence == Presence::every) {
+          EXPECT_TRUE(answer(lanes[1]));
+        }
         if (expert == 0) {
           expect_parts(combine(lanes[1], wrong), Code::unavailable, {"answered invalid"});
         } else {
