@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <utility>
 
 #include "transport/text.hpp"
 
@@ -212,6 +213,27 @@ std::uint64_t* MappedTransport::map_signal(SignalRef signal) noexcept {
 void MappedTransport::notify(PeerId peer) noexcept {
   Peer* found = peers_.find(peer);
   if (found != nullptr && !found->dead) found->doorbell->ring();
+}
+
+Result<int> MappedTransport::event_descriptor() {
+  if (events_ == nullptr) {
+    Result<std::unique_ptr<EventSet>> made = EventSet::make(rank());
+    if (!made) return made.status();
+    events_ = std::move(*made);
+    doorbell().set_pipe(events_->pipe());
+    watch_peers();
+  }
+  return events_->descriptor();
+}
+
+Status MappedTransport::arm_events(std::chrono::nanoseconds recheck) {
+  if (events_ == nullptr) {
+    return refuse({"arm_events", "descriptor", "none", "one that was asked for before", rank(),
+                   "Group::event_descriptor"});
+  }
+  events_->drain(recheck);
+  doorbell().arm();
+  return {};
 }
 
 }  // namespace m2n::transport

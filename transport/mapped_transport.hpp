@@ -4,6 +4,7 @@
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -12,6 +13,7 @@
 #include <string_view>
 #include <vector>
 
+#include "transport/event_set.hpp"
 #include "transport/handles.hpp"
 #include "transport/transport.hpp"
 
@@ -47,6 +49,9 @@ class MappedTransport : public Transport {
   std::byte* map(RemoteId remote) noexcept override;
   std::uint64_t* map_signal(SignalRef signal) noexcept override;
   void notify(PeerId peer) noexcept override;
+
+  Result<int> event_descriptor() override;
+  Status arm_events(std::chrono::nanoseconds recheck) override;
 
  protected:
   struct Peer {
@@ -84,10 +89,14 @@ class MappedTransport : public Transport {
   Result<LocalMemory*> exportable(std::string_view function, MemoryId memory);
   std::int32_t rank() const noexcept { return static_cast<std::int32_t>(options_.world_rank); }
 
+  // The peers that may die are to be watched from now on.
+  virtual void watch_peers() noexcept {}
+
   Options options_;
   HandleTable<PeerId, Peer> peers_;
   HandleTable<MemoryId, LocalMemory> memories_;
   HandleTable<RemoteId, RemoteMemory> remotes_;
+  std::unique_ptr<EventSet> events_;  // null until an event loop asks
 
  private:
   Status check_sources(std::span<const Segment> segments, std::size_t& total);

@@ -5,8 +5,12 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
+#include <cstdio>
+#include <cstring>
 #include <new>
+#include <optional>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -27,6 +31,31 @@ int open_pidfd(pid_t pid) {
 #endif
 }
 
+// When a process was started, in ticks since boot; 0 once it has ended, also before it is reaped.
+// Nothing where that cannot be told now.
+std::optional<std::uint64_t> start_of(pid_t pid) noexcept {
+  std::array<char, 64> path{};
+  std::snprintf(path.data(), path.size(), "/proc/%d/stat", pid);
+  const int file = open(path.data(), O_RDONLY | O_CLOEXEC);
+  if (file < 0 && errno == ENOENT) return 0;
+  if (file < 0) return std::nullopt;
+  std::array<char, 1024> text{};
+  const ssize_t bytes = read(file, text.data(), text.size() - 1);
+  const bool gone = bytes < 0 && errno == ESRCH;
+  close(file);
+  if (gone) return 0;
+  const char* name_end = bytes > 0 ? std::strrchr(text.data(), ')') : nullptr;
+  char state = 'X';
+  long threads = 0;
+  unsigned long long start = 0;
+  constexpr const char* fields =
+      ") %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %ld %*d %llu";
+  if (name_end == nullptr || std::sscanf(name_end, fields, &state, &threads, &start) != 3)
+    return std::nullopt;
+  // The first thread alone may have ended.
+  return (state == 'Z' || state == 'X') && threads <= 1 ? 0 : start;
+}
+
 class Shm final : public MappedTransport {
  public:
   Shm(const Options& options, ShmSettings settings)
@@ -35,7 +64,6 @@ class Shm final : public MappedTransport {
   Status start();
 
   std::string_view name() const noexcept override { return "shm"; }
-  Capabilities capabilities() const noexcept override;
   Blob address() const override { return write_shm_blob(segment_->what()); }
   Result<PeerId> connect(std::span<const std::byte> address) override;
   void disconnect(PeerId peer) noexcept override;
@@ -52,24 +80,28 @@ class Shm final : public MappedTransport {
     PeerId peer{};
     std::uint32_t world_rank = 0;
     std::int32_t pid = 0;
+    std::optional<std::uint64_t> start;  // without a handle: tells it from a later process
   };
 
   Result<Allocation> allocate(const Region& region) override;
+  void watch_peers() noexcept override;
   ShmBlob describe(ShmKind kind, std::size_t bytes) const;
   Status check_job(std::string_view function, const ShmBlob& blob) const;
+  static bool has_ended(Watch& watch) noexcept;
   void unwatch(std::size_t index) noexcept;
 
   ShmSettings settings_;
   pid_t owner_pid_;
-  bool pidfds_ = false;                  // this kernel has them
   std::shared_ptr<ShmSegment> segment_;  // holds the doorbell
-  std::vector<pollfd> pidfd_polls_;      // one per watched peer,
+  std::vector<pollfd> pidfd_polls_;      // one per watched peer, -1 without a handle,
   std::vector<Watch> watches_;           // in the same order
 };
 
 Shm::~Shm() {
   if (getpid() != owner_pid_) return;  // a forked child's descriptors may be something else
-  for (const pollfd& entry : pidfd_polls_) close(entry.fd);
+  for (const pollfd& entry : pidfd_polls_) {
+    if (entry.fd >= 0) close(entry.fd);
+  }
 }
 
 Status Shm::start() {
@@ -77,16 +109,7 @@ Status Shm::start() {
   if (!made) return made.status();
   segment_ = std::move(*made);
   ::new (segment_->base()) Doorbell{};
-  const int pidfd = open_pidfd(owner_pid_);
-  pidfds_ = pidfd >= 0;
-  if (pidfds_) close(pidfd);
   return {};
-}
-
-Capabilities Shm::capabilities() const noexcept {
-  Capabilities capabilities = MappedTransport::capabilities();
-  capabilities.peer_failure = pidfds_;
-  return capabilities;
 }
 
 Status Shm::check_job(std::string_view function, const ShmBlob& blob) const {
@@ -105,7 +128,8 @@ Result<PeerId> Shm::connect(std::span<const std::byte> address) {
   // Opened before the file is checked: a process that took over the pid in between has not got the
   // file, and one that ends in between is seen to have ended.
   int pidfd = -1;
-  if (blob->pid != owner_pid_) {
+  const bool watched = blob->pid != owner_pid_;
+  if (watched && settings_.process_handles) {
     pidfd = open_pidfd(blob->pid);
     if (pidfd < 0 && (errno == EMFILE || errno == ENFILE)) {
       return refuse({"connect", "descriptors", std::generic_category().message(errno),
@@ -113,6 +137,7 @@ Result<PeerId> Shm::connect(std::span<const std::byte> address) {
                     Code::system);
     }
   }
+  const auto start = watched && pidfd < 0 ? start_of(blob->pid) : std::nullopt;
   Result<std::shared_ptr<ShmSegment>> opened = ShmSegment::open(*blob, settings_, rank());
   if (!opened) {
     if (pidfd >= 0) close(pidfd);
@@ -127,15 +152,32 @@ Result<PeerId> Shm::connect(std::span<const std::byte> address) {
     if (pidfd >= 0) close(pidfd);
     return id;
   }
-  if (pidfd >= 0) {
+  if (watched) {
     pidfd_polls_.push_back({pidfd, POLLIN, 0});
-    watches_.push_back({*id, blob->world_rank, blob->pid});
+    watches_.push_back({*id, blob->world_rank, blob->pid, start});
+    if (pidfd >= 0 && events_ != nullptr) events_->watch(pidfd);
   }
   return id;
 }
 
+void Shm::watch_peers() noexcept {
+  for (const pollfd& entry : pidfd_polls_) {
+    if (entry.fd >= 0) events_->watch(entry.fd);
+  }
+}
+
+// A watch whose start could not be told yet takes what is told first.
+bool Shm::has_ended(Watch& watch) noexcept {
+  const auto now = start_of(watch.pid);
+  if (!watch.start) watch.start = now;
+  return now && (*now == 0 || *now != *watch.start);
+}
+
 void Shm::unwatch(std::size_t index) noexcept {
-  close(pidfd_polls_[index].fd);
+  if (const int pidfd = pidfd_polls_[index].fd; pidfd >= 0) {
+    if (events_ != nullptr) events_->forget(pidfd);
+    close(pidfd);
+  }
   pidfd_polls_.erase(pidfd_polls_.begin() + static_cast<std::ptrdiff_t>(index));
   watches_.erase(watches_.begin() + static_cast<std::ptrdiff_t>(index));
 }
@@ -151,12 +193,15 @@ void Shm::disconnect(PeerId peer) noexcept {
 
 Status Shm::take_failure() {
   if (pidfd_polls_.empty()) return {};
-  if (poll(pidfd_polls_.data(), pidfd_polls_.size(), 0) <= 0) return {};
+  poll(pidfd_polls_.data(), pidfd_polls_.size(), 0);
   for (std::size_t i = 0; i < pidfd_polls_.size(); ++i) {
-    if ((pidfd_polls_[i].revents & (POLLIN | POLLHUP)) == 0) continue;
+    if (pidfd_polls_[i].fd < 0 ? !has_ended(watches_[i])
+                               : (pidfd_polls_[i].revents & (POLLIN | POLLHUP)) == 0)
+      continue;
     const Watch dead = watches_[i];
     if (Peer* peer = peers_.find(dead.peer); peer != nullptr) peer->dead = true;
     unwatch(i);
+    doorbell().ring();  // an event loop that is armed has not been told of it yet
     return {Code::peer_failed, Scope::peer,
             "rank " + std::to_string(dead.world_rank) + " (process " + std::to_string(dead.pid) +
                 ") has ended (seen by rank " + std::to_string(rank()) + ")",

@@ -24,6 +24,7 @@ struct ShmSettings {
   std::chrono::milliseconds patience{2000};
   // For tests: an errno that the next attempt to open a peer's file meets, or 0.
   std::function<int()> open_fault;
+  bool process_handles = true;  // false: as on a kernel that has none (pidfd_open)
 };
 
 constexpr std::size_t shm_page_bytes = 4096;

@@ -3,6 +3,7 @@
 // add_memory.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -24,7 +25,6 @@ enum class RemoteId : std::uint32_t {};  // a peer's, imported here
 
 struct Capabilities {
   bool mapped = false;          // map() and map_signal() give pointers
-  bool peer_failure = false;    // a dead peer is reported by take_failure()
   bool needs_progress = false;  // a target must call progress() for puts to arrive
   std::uint32_t max_segments = 1;
   std::uint32_t max_in_flight = 1;  // puts before `again`
@@ -104,6 +104,20 @@ class Transport {
 
   // A peer that is found dead (once per peer), or ok. Cheap enough to call every 20 ms.
   virtual Status take_failure() = 0;
+
+  // For owners that sleep in poll or epoll: made at the first call, the same at every later one,
+  // closed with the instance. `unavailable` where a transport has none, `system` without room.
+  virtual Result<int> event_descriptor() {
+    return Status{Code::unavailable, Scope::operation,
+                  "event_descriptor: transport " + std::string{name()} + " has none"};
+  }
+  // The descriptor stops being readable and becomes so again, once, at the next notify or put of a
+  // peer, for a peer that has died and is not taken yet, and after `recheck` (0 = never: a ring may
+  // get lost where a peer is out of descriptors). What came before is there to be seen. `invalid`
+  // before event_descriptor().
+  virtual Status arm_events(std::chrono::nanoseconds /*recheck*/) {
+    return event_descriptor().status();
+  }
 };
 
 struct Options {

@@ -44,6 +44,10 @@ class Decorator : public transport::Transport {
   void notify(transport::PeerId peer) noexcept override { inner_->notify(peer); }
   transport::Doorbell& doorbell() noexcept override { return inner_->doorbell(); }
   Status take_failure() override { return inner_->take_failure(); }
+  Result<int> event_descriptor() override { return inner_->event_descriptor(); }
+  Status arm_events(std::chrono::nanoseconds recheck) override {
+    return inner_->arm_events(recheck);
+  }
 
  protected:
   std::unique_ptr<transport::Transport> inner_;

@@ -8,6 +8,7 @@
 #include <csignal>
 #include <cstring>
 
+#include "tests/transport/hub.hpp"
 #include "tests/transport/process.hpp"
 #include "tests/transport/rig.hpp"
 #include "transport/shm_blob.hpp"
@@ -18,62 +19,6 @@ namespace {
 using namespace m2n::transport;
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
-
-Endpoint open_endpoint(std::uint32_t rank, const std::string& directory = "/dev/shm") {
-  ShmSettings settings;
-  settings.directory = directory;
-  auto opened = open_shm({"job", rank, 0}, settings);
-  EXPECT_TRUE(opened) << opened.status().text();
-  return make_endpoint(std::move(*opened));
-}
-
-// A child's half of the hub below: its endpoint, joined to all ranks.
-std::optional<Endpoint> join_hub(int socket, std::uint32_t rank, std::uint32_t ranks,
-                                 const std::string& directory = "/dev/shm") {
-  Endpoint self = open_endpoint(rank, directory);
-  if (!send_blob(socket, self.transport->address()) || !send_blob(socket, self.window_blob)) {
-    return std::nullopt;
-  }
-  for (std::uint32_t other = 0; other < ranks; ++other) {
-    const auto address = receive_blob(socket);
-    const auto window = receive_blob(socket);
-    if (!address || !window) return std::nullopt;
-    const auto peer = self.transport->connect(*address);
-    if (!peer) return std::nullopt;
-    const auto remote = self.transport->import_memory(*peer, *window);
-    if (!remote) return std::nullopt;
-    self.peers.push_back(*peer);
-    self.windows.push_back(*remote);
-  }
-  // Everyone has imported.
-  if (!send_blob(socket, {}) || !receive_blob(socket)) return std::nullopt;
-  self.transport->seal_memory(self.window);
-  return self;
-}
-
-// The parent's: hands every child's blobs to all of them.
-bool serve_hub(std::vector<Process>& children) {
-  std::vector<Blob> blobs;
-  for (Process& child : children) {
-    for (int i = 0; i < 2; ++i) {
-      auto blob = receive_blob(child.socket());
-      if (!blob) return false;
-      blobs.push_back(std::move(*blob));
-    }
-  }
-  for (Process& child : children) {
-    for (const Blob& blob : blobs) {
-      if (!send_blob(child.socket(), blob)) return false;
-    }
-  }
-  for (Process& child : children) {
-    if (!receive_blob(child.socket())) return false;
-  }
-  for (Process& child : children) {
-    if (!send_blob(child.socket(), {})) return false;
-  }
-  return true;
-}
 
 TEST(ShmProcess, DataIsExactBetweenProcesses) {
   constexpr std::uint32_t count = 4;
@@ -196,7 +141,6 @@ TEST(ShmProcess, ADeadPeerIsReportedByName) {
     });
   }
   Endpoint self = open_endpoint(0);
-  ASSERT_TRUE(self.transport->capabilities().peer_failure);
   for (Process& child : children) {
     const auto address = receive_blob(child.socket());
     const auto window = receive_blob(child.socket());
