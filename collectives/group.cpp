@@ -279,6 +279,7 @@ Result<Channel> Group::open(const ChannelConfig& config, const OpenOptions& opti
   if (!impl_)
     return transport::refuse(
         {"open", "group", "empty", "one from Group::create", -1, "Group::create"});
+  if (!impl_->core->owned()) return collectives::used_in_child("open", impl_->core->rank());
   Result<std::shared_ptr<ChannelImpl>> impl =
       collectives::open_channel(impl_->core, config, options);
   if (!impl) return impl.status();
@@ -290,6 +291,7 @@ Status Group::progress(std::uint32_t worker) {
     return transport::refuse(
         {"progress", "group", "empty", "one from Group::create", -1, "Group::create"});
   collectives::GroupCore& core = *impl_->core;
+  if (!core.owned()) return collectives::used_in_child("progress", core.rank());
   if (worker >= core.workers.size()) {
     return transport::refuse({"progress", "worker", std::to_string(worker),
                               "0.." + std::to_string(core.workers.size() - 1), core.rank(),
@@ -308,9 +310,9 @@ Status Group::progress(std::uint32_t worker) {
 }
 
 Status Group::close() {
-  if (impl_) {
-    while (!impl_->core->channels.empty()) impl_->core->channels.back()->close();
-  }
+  if (!impl_) return {};
+  if (!impl_->core->owned()) return collectives::used_in_child("close", impl_->core->rank());
+  while (!impl_->core->channels.empty()) impl_->core->channels.back()->close();
   return {};
 }
 

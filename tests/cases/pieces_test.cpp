@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <memory>
 #include <thread>
@@ -61,6 +62,56 @@ TEST(Pieces, CoverTheBatchExactly) {
       EXPECT_EQ(next, tokens);
     }
   }
+}
+
+// The ends of the number range: floor(tokens * i / n), in wide arithmetic.
+TEST(Pieces, OfHugeBatches) {
+  __extension__ using Wide = unsigned __int128;
+  constexpr std::uint64_t most = ~std::uint64_t{0};
+  Random random{6};
+  for (int i = 0; i < 20'000; ++i) {
+    const std::uint64_t tokens =
+        i % 7 == 0 ? most - random.below(3) : random.next() >> random.below(60);
+    const auto count = static_cast<std::uint32_t>(std::max<std::uint64_t>(1, random.next() >> 32));
+    const auto index = static_cast<std::uint32_t>(random.next() % count);
+    const Wide first = Wide{tokens} * index / count;
+    const Wide next = Wide{tokens} * (std::uint64_t{index} + 1) / count;
+    const Piece one = piece(tokens, index, count);
+    ASSERT_TRUE(one.first == first) << tokens << ' ' << index << ' ' << count;
+    ASSERT_TRUE(one.count == std::min<Wide>(next - first, 0xffff'ffffu));
+  }
+  static_assert(piece(most, 0, 1).count == 0xffff'ffffu, "which dispatch refuses");
+  static_assert(piece(most / 2, ~0u - 1, ~0u).first + piece(most / 2, ~0u - 1, ~0u).count ==
+                most / 2);
+}
+
+TEST(Pieces, BehindTheLastIsNothing) {
+  static_assert(piece(7, 0, 0).first == 7 && piece(7, 0, 0).count == 0);
+  static_assert(piece(7, 3, 3).count == 0 && piece(7, ~0u, 3).count == 0);
+}
+
+// An expert rank that is late at the start is waited for as long as the start may take.
+TEST(Pieces, TheFirstAgreementHasTheStartDeadline) {
+  Scenario scenario;
+  scenario.channel = usual_channel(2, 1, 16, 4);
+  scenario.channel.placement = Placement::block(2, 1);
+  scenario.ranks.adjust = [](GroupConfig& config) {
+    config.start_timeout = std::chrono::milliseconds{10'000};
+    config.step_timeout = std::chrono::milliseconds{20};
+  };
+  std::atomic<bool> agreed{false};
+  run_ranks(scenario.ranks, [&](Rank& rank) {
+    Result<Channel> channel = rank.group.open(scenario.channel);
+    ASSERT_TRUE(bool(channel)) << channel.status().text();
+    if (rank.attends()) {
+      const Result<std::uint32_t> pieces = channel->agree_pieces(9);
+      EXPECT_TRUE(bool(pieces)) << pieces.status().text();
+      agreed = true;
+    } else {
+      std::this_thread::sleep_for(std::chrono::milliseconds{80});
+      while (!agreed.load()) EXPECT_TRUE(bool(channel->progress()));
+    }
+  });
 }
 
 struct Two {

@@ -63,12 +63,61 @@ TEST(Decorated, RanksWithBothRolesUnderReordering) {
   }
 }
 
-// The arena cannot be shared without mapped memory: the rows are pushed, the results are the same.
-TEST(Decorated, TheSharedExchangeFallsBack) {
-  const Hooked hooked{reordered(11)};
+// The arena cannot be shared without mapped memory: who asks for it hears so on every rank, who
+// leaves the choice to the library gets pushed rows.
+TEST(Decorated, TheSharedExchangeNeedsMappedMemory) {
+  for (const char* transport : {"inproc", "shm"}) {
+    SCOPED_TRACE(transport);
+    const Hooked hooked{reordered(11)};
+    Scenario scenario = small_scenario(2, 2, 9);
+    scenario.ranks.transport = transport;
+    scenario.channel.exchange = ExchangeKind::shared;
+    run_ranks(scenario.ranks, [&](Rank& rank) {
+      const Status status = rank.group.open(scenario.channel).status();
+      EXPECT_EQ(status.code(), Code::invalid) << status.text();
+      for (const char* part : {"exchange", "shared over", "push", "ChannelConfig::exchange"}) {
+        EXPECT_NE(status.text().find(part), std::string::npos) << status.text();
+      }
+    });
+    scenario.channel.exchange = ExchangeKind::automatic;
+    run(scenario);
+  }
+}
+
+// Calls that may not block move things on all the same.
+TEST(Decorated, PollingWithTimeoutZeroGetsThere) {
+  const Hooked hooked{reordered(12)};
   Scenario scenario = small_scenario(2, 2, 9);
-  scenario.channel.exchange = ExchangeKind::automatic;
-  run_everywhere(scenario);
+  const Expected expected = expect(scenario);
+  const Timeout now{std::chrono::nanoseconds{0}};
+  run_ranks(scenario.ranks, [&](Rank& rank) {
+    Result<Channel> channel = rank.group.open(scenario.channel);
+    ASSERT_TRUE(bool(channel)) << channel.status().text();
+    for (std::uint32_t s = 0; s < scenario.steps; ++s) {
+      rank.at("step", s);
+      Status status = Code::timeout;
+      if (rank.attends()) {
+        AttentionStep step{scenario, channel->config(), expected.at(rank.attention(), s)};
+        Result<Ticket> ticket = step.dispatch(*channel);
+        ASSERT_TRUE(bool(ticket)) << ticket.status().text();
+        while (status.code() == Code::timeout)
+          status = channel->combine(*ticket, step.out(), step.add(), now);
+        EXPECT_TRUE(bool(status)) << status.text();
+        EXPECT_EQ(step.check(), "");
+        continue;
+      }
+      Result<Batch> batch{Code::timeout};
+      while (batch.code() == Code::timeout) batch = channel->receive(now);
+      ASSERT_TRUE(bool(batch)) << batch.status().text();
+      const ExpertSide side{&scenario, &channel->config(), &expected, rank.expert(),
+                            identities(scenario.channel.placement, rank.expert())};
+      EXPECT_TRUE(bool(answer(side, *batch, *channel)));
+    }
+    rank.at("drain");
+    Status drained = Code::timeout;
+    while (drained.code() == Code::timeout) drained = channel->drain(now);
+    EXPECT_TRUE(bool(drained)) << drained.text();
+  });
 }
 
 TEST(Decorated, OnePutPerRoundAndDirection) {
@@ -82,7 +131,7 @@ TEST(Decorated, OnePutPerRoundAndDirection) {
     std::atomic<std::uint64_t> wire_bytes{0};
     scenario.finally = [&](Rank& rank, Channel& channel) {
       wire_bytes += rank.attends() ? channel.attention_statistics().wire_bytes
-                                   : channel.expert_statistics().wire_bytes;
+                                   : channel.expert_statistics().reply_bytes;
     };
     run(scenario);
     // Per end of a pair: `drained` and `close`, and that these two were taken.
