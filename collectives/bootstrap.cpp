@@ -2,16 +2,14 @@
 
 #include <algorithm>
 #include <cstring>
-#include <map>
 #include <random>
-
-#include "m2n/version.hpp"
 
 namespace m2n::collectives {
 namespace {
 
 constexpr std::uint32_t magic = 0x4e32'4d68;  // "hM2N"
 constexpr std::uint32_t byte_order = 0x0102'0304;
+constexpr std::uint32_t most_ranks = 131072;
 
 class Writer {
  public:
@@ -62,56 +60,26 @@ class Reader {
   bool good_ = true;
 };
 
-Status malformed(const char* what) {
-  return {Code::invalid, Scope::group,
-          std::string{"bootstrap: a rank's hello is malformed: "} + what};
+Status malformed(const std::string& what) {
+  return {Code::invalid, Scope::group, "bootstrap: a rank's hello is malformed: " + what};
 }
 
-// The value that most ranks have; ties go to the lowest rank that has one of them.
-const std::string& majority(std::span<const Hello> hellos, std::size_t field) {
-  const std::string* best = nullptr;
-  std::ptrdiff_t most = 0;
-  for (const Hello& hello : hellos) {
-    const std::string& value = hello.fields[field].second;
-    const auto count = std::count_if(hellos.begin(), hellos.end(), [&](const Hello& other) {
-      return other.fields[field].second == value;
-    });
-    if (count > most) {
-      most = count;
-      best = &value;
-    }
-  }
-  return *best;
+std::string rank_text(std::uint32_t world_rank) {
+  return "rank " + std::to_string(world_rank);
 }
 
-std::string differing(std::span<const Hello> hellos, std::size_t field, const std::string& common) {
-  std::string text;
-  for (const Hello& hello : hellos) {
-    const auto& [name, value] = hello.fields[field];
-    if (value == common) continue;
-    if (!text.empty()) text += ", ";
-    text.append("rank ").append(std::to_string(hello.world_rank)).append(": ");
-    text.append(name).append(" = ").append(value);
-  }
-  return text + ", others: " + common;
-}
-
-Result<Hello> read_one(const Stage& stage, std::uint32_t rank,
-                       std::chrono::steady_clock::time_point end) {
-  using std::chrono::nanoseconds;
-  const nanoseconds left = stage.timeout.count() == 0 ? nanoseconds{std::chrono::hours{24 * 365}}
-                                                      : end - std::chrono::steady_clock::now();
-  const std::string key = stage.key + "/" + std::to_string(rank);
-  Result<Bytes> bytes = stage.store->wait(key, std::max(left, nanoseconds{1}));
-  if (bytes) return decode(*bytes);
-  if (bytes.code() != Code::timeout) return bytes.status();
-  return Status{Code::timeout, Scope::group,
-                "start-up: rank " + std::to_string(rank) + " has not come to stage \"" + stage.key +
-                    "\" in time (see GroupConfig::start_timeout or M2N_START_TIMEOUT_MS)",
-                static_cast<std::int32_t>(rank)};
+std::string range_text(const VersionRange& range) {
+  return range.min == range.max
+             ? "wire version " + std::to_string(range.min)
+             : "wire versions " + std::to_string(range.min) + " to " + std::to_string(range.max);
 }
 
 }  // namespace
+
+VersionRange versions_of(std::uint32_t world_rank) noexcept {
+  const auto test = test_versions.load(std::memory_order_relaxed);
+  return test == nullptr ? VersionRange{} : test(world_rank);
+}
 
 const Bytes* Hello::find(std::string_view name) const noexcept {
   for (const auto& [key, bytes] : values) {
@@ -120,13 +88,29 @@ const Bytes* Hello::find(std::string_view name) const noexcept {
   return nullptr;
 }
 
+std::string Hello::find_text(std::string_view name) const {
+  const Bytes* bytes = find(name);
+  if (bytes == nullptr) return {};
+  return {reinterpret_cast<const char*>(bytes->data()), bytes->size()};
+}
+
+Bytes bytes_of(std::string_view text) {
+  const auto* from = reinterpret_cast<const std::byte*>(text.data());
+  return {from, from + text.size()};
+}
+
 Bytes encode(const Hello& hello) {
   Writer writer;
   writer.number(magic);
   writer.number(byte_order);
-  writer.number(wire_version);
+  writer.number(hello.versions.min);
+  writer.number(hello.versions.max);
+  writer.number(static_cast<std::uint32_t>(hello.kind));
   writer.number(hello.world_rank);
-  writer.text(hello.refusal);
+  writer.number(hello.world_size);
+  writer.number(hello.stage);
+  writer.number(static_cast<std::uint32_t>(hello.peer));
+  writer.text(hello.text);
   writer.number(static_cast<std::uint32_t>(hello.fields.size()));
   for (const auto& [name, value] : hello.fields) {
     writer.text(name);
@@ -144,14 +128,16 @@ Result<Hello> decode(std::span<const std::byte> bytes) {
   Reader reader{bytes};
   if (reader.number() != magic) return malformed("not one of m2n");
   if (reader.number() != byte_order) return malformed("another byte order");
-  if (const std::uint32_t version = reader.number(); version != wire_version) {
-    return Status{Code::invalid, Scope::group,
-                  "bootstrap: a rank speaks wire version " + std::to_string(version) +
-                      ", this one " + std::to_string(wire_version)};
-  }
   Hello hello;
+  hello.versions.min = reader.number();
+  hello.versions.max = reader.number();
+  const std::uint32_t kind = reader.number();
+  hello.kind = static_cast<Hello::Kind>(kind);
   hello.world_rank = reader.number();
-  hello.refusal = reader.text();
+  hello.world_size = reader.number();
+  hello.stage = reader.number();
+  hello.peer = static_cast<std::int32_t>(reader.number());
+  hello.text = reader.text();
   for (std::uint32_t n = reader.number(); n > 0 && reader.good(); --n) {
     std::string name = reader.text();
     hello.field(std::move(name), reader.text());
@@ -162,52 +148,117 @@ Result<Hello> decode(std::span<const std::byte> bytes) {
     hello.value(std::move(name), Bytes(value.begin(), value.end()));
   }
   if (!reader.at_end()) return malformed("lengths do not fit");
+  if (kind > static_cast<std::uint32_t>(Hello::Kind::gave_up) ||
+      hello.versions.min > hello.versions.max || hello.stage >= Meeting::stages) {
+    return malformed("a number that no rank writes");
+  }
   return hello;
 }
 
-Status compare(std::span<const Hello> hellos) {
-  for (const Hello& hello : hellos) {
-    if (hello.refusal.empty()) continue;
-    return {Code::invalid, Scope::group,
-            "rank " + std::to_string(hello.world_rank) + " refused: " + hello.refusal,
-            static_cast<std::int32_t>(hello.world_rank)};
-  }
-  const std::size_t count = hellos.front().fields.size();
-  for (const Hello& hello : hellos) {
-    if (hello.fields.size() != count) return malformed("another number of fields");
-  }
-  std::string text;
-  for (std::size_t field = 0; field < count; ++field) {
-    const std::string& common = majority(hellos, field);
-    const bool same = std::all_of(hellos.begin(), hellos.end(), [&](const Hello& hello) {
-      return hello.fields[field].second == common;
-    });
-    if (!same) text += (text.empty() ? "" : "; ") + differing(hellos, field, common);
-  }
-  if (text.empty()) return {};
-  return {Code::invalid, Scope::group, "configuration differs between ranks: " + text};
+void Meeting::read(const Result<Hello>& entry) {
+  if (over_) return;
+  Status status = entry ? judge(*entry) : entry.status();
+  over_ = !status || complete(stages - 1);
+  outcome_ = std::move(status);
 }
 
-Result<std::vector<Hello>> exchange(const Stage& stage, const Hello& mine) {
-  const auto end = std::chrono::steady_clock::now() + stage.timeout;
-  const std::string key = stage.key + "/" + std::to_string(mine.world_rank);
-  if (Status status = stage.store->set(key, encode(mine)); !status) return status;
-  std::vector<Hello> all;
-  for (std::uint32_t rank = 0; rank < stage.world_size; ++rank) {
-    Result<Hello> hello = read_one(stage, rank, end);
-    if (!hello) return hello.status();
-    if (hello->world_rank != rank) return malformed("another rank's");
-    if (!hello->refusal.empty()) return compare({&*hello, 1});
-    all.push_back(std::move(*hello));
+Status Meeting::judge(const Hello& hello) {
+  if (hello.kind == Hello::Kind::refused) {
+    return {Code::invalid, Scope::group, rank_text(hello.world_rank) + " refused: " + hello.text,
+            static_cast<std::int32_t>(hello.world_rank)};
   }
-  if (Status status = compare(all); !status) return status;
+  if (hello.kind == Hello::Kind::gave_up) {
+    return {Code::timeout, Scope::group, hello.text, hello.peer};
+  }
+  if (hello.world_rank >= hello.world_size || hello.world_size > most_ranks) {
+    return malformed(rank_text(hello.world_rank) + " of " + std::to_string(hello.world_size));
+  }
+  if (Status status = agree_version(hello); !status) return status;
+  if (Status status = check_twice(hello); !status) return status;
+  if (Status status = compare(hello); !status) return status;
+  if (hello.stage > 0 && (!complete(hello.stage - 1) || hello.world_size != world_size_)) {
+    return malformed(rank_text(hello.world_rank) + " is ready before all have come");
+  }
+  world_size_ = hello.world_size;
+  there_[hello.stage].emplace(hello.world_rank, hello);
+  return {};
+}
+
+Status Meeting::agree_version(const Hello& hello) {
+  const VersionRange& range = hello.versions;
+  if (range.min > common_.max || range.max < common_.min) {
+    const std::uint32_t other = range.min > common_.max ? lowest_max_rank_ : highest_min_rank_;
+    return {Code::invalid, Scope::group,
+            "start-up: " + rank_text(hello.world_rank) + " speaks " + range_text(range) + ", " +
+                rank_text(other) + " speaks " + range_text(there_[0].at(other).versions) +
+                ": none in common; use the same release of m2n on all ranks",
+            static_cast<std::int32_t>(hello.world_rank)};
+  }
+  if (range.min > common_.min) {
+    common_.min = range.min;
+    highest_min_rank_ = hello.world_rank;
+  }
+  if (range.max < common_.max) {
+    common_.max = range.max;
+    lowest_max_rank_ = hello.world_rank;
+  }
+  return {};
+}
+
+Status Meeting::check_twice(const Hello& hello) const {
+  const auto found = there_[hello.stage].find(hello.world_rank);
+  if (found == there_[hello.stage].end()) return {};
+  std::string text = "start-up: " + rank_text(hello.world_rank) + " is there twice";
+  const std::string first = found->second.find_text("process");
+  const std::string second = hello.find_text("process");
+  if (!first.empty()) text += ": process " + first + " and process " + second;
+  return {Code::invalid, Scope::group,
+          text +
+              "; every rank needs a number of its own (see GroupConfig::world_rank), and one "
+              "that is started again must wait until the others have given up",
+          static_cast<std::int32_t>(hello.world_rank)};
+}
+
+// Names every field in which the newcomer differs from those that have come before.
+Status Meeting::compare(const Hello& hello) {
+  auto& said = said_[hello.stage];
+  std::string text;
+  auto one = [&](const std::string& name, const std::string& value) {
+    Said& before = said.try_emplace(name, Said{value, hello.world_rank, 0}).first->second;
+    if (before.value != value) {
+      text += text.empty() ? "" : "; ";
+      text += rank_text(hello.world_rank) + ": " + name + " = " + value + ", ";
+      text += (before.count > 1 ? "others" : rank_text(before.world_rank)) + ": " + before.value;
+    }
+    ++before.count;
+  };
+  one("world_size", std::to_string(hello.world_size));
+  for (const auto& [name, value] : hello.fields) one(name, value);
+  if (!text.empty()) {
+    return {Code::invalid, Scope::group, "configuration differs between ranks: " + text,
+            static_cast<std::int32_t>(hello.world_rank)};
+  }
+  // Another release may know further fields; it must care for them itself.
+  const auto& there = there_[hello.stage];
+  if (!there.empty() && there.begin()->second.versions == hello.versions &&
+      there.begin()->second.fields.size() != hello.fields.size()) {
+    return malformed("another number of fields");
+  }
+  return {};
+}
+
+std::vector<Hello> Meeting::hellos(std::uint32_t stage) const {
+  std::vector<Hello> all;
+  for (const auto& [rank, hello] : there_[stage]) all.push_back(hello);
   return all;
 }
 
-void announce_refusal(const Stage& stage, const Hello& mine) {
-  const std::string key = stage.key + "/" + std::to_string(mine.world_rank);
-  // This rank reports its own refusal; one that the store does not take changes nothing about that.
-  static_cast<void>(stage.store->set(key, encode(mine)));
+std::vector<std::uint32_t> Meeting::missing(std::uint32_t stage, std::size_t most) const {
+  std::vector<std::uint32_t> ranks;
+  for (std::uint32_t rank = 0; rank < world_size_ && ranks.size() < most; ++rank) {
+    if (there_[stage].count(rank) == 0) ranks.push_back(rank);
+  }
+  return ranks;
 }
 
 std::string random_hex(std::size_t bytes) {

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "collectives/channel_impl.hpp"
+#include "collectives/gathering.hpp"
 #include "collectives/layout.hpp"
 #include "transport/text.hpp"
 
@@ -48,22 +49,21 @@ class Opening {
   }
 
   Status prepare();
-  Hello hello(const Status& prepared);
+  Result<Hello> windows();
   Status attach(const std::vector<Hello>& peers);
   std::shared_ptr<ChannelImpl> finish();
 
  private:
-  Status check_and_allocate();
   Status check_worker(std::uint32_t worker, const char* field) const;
   Status make_ends();
+  Status check_grouped(std::uint32_t expert_rank) const;
   Status make_links(ChannelEnd& end, bool attention);
   Status attach_end(ChannelEnd& end, bool attention, const std::vector<Hello>& peers);
-  void export_end(Hello& hello, ChannelEnd& end, bool attention);
+  static Status export_end(Hello& hello, ChannelEnd& end, bool attention);
 
   std::shared_ptr<GroupCore> group_;
   OpenOptions options_;
   std::shared_ptr<ChannelImpl> impl_;
-  Status exported_;
 };
 
 Status Opening::check_worker(std::uint32_t worker, const char* field) const {
@@ -76,17 +76,6 @@ Status Opening::check_worker(std::uint32_t worker, const char* field) const {
 
 // Everything that a channel needs for all its rounds is allocated here.
 Status Opening::prepare() {
-  try {
-    return check_and_allocate();
-  } catch (const std::exception& error) {  // bad_alloc, length_error
-    return transport::refuse(
-        {"open", "memory", error.what(), "what this process may allocate", group_->rank(),
-         "ChannelConfig::max_tokens, top_k, capacity or depth"},
-        Code::exhausted);
-  }
-}
-
-Status Opening::check_and_allocate() {
   ChannelConfig& config = impl_->context.config;
   if (Status status = check_config(config, group_->config.expert_ranks, group_->rank()); !status)
     return status;
@@ -125,17 +114,27 @@ Status Opening::make_ends() {
   }
   if (config.expert_rank >= 0) {
     const auto rank = static_cast<std::uint32_t>(config.expert_rank);
-    if (Result<GroupedLayout> layout =
-            grouped_layout(impl_->context.config, config.attention_ranks,
-                           impl_->context.config.placement.local_experts(rank));
-        !layout) {
-      return layout.status();
-    }
+    if (Status status = check_grouped(rank); !status) return status;
     impl_->expert =
         std::make_unique<ExpertEnd>(impl_->context, *group_->workers[options_.expert_worker], rank);
     if (Status status = make_links(*impl_->expert, false); !status) return status;
   }
   return {};
+}
+
+// Rows of a grouped batch, and rows of one expert in it, are counted with 32 bits.
+Status Opening::check_grouped(std::uint32_t expert_rank) const {
+  const ChannelConfig& config = impl_->context.config;
+  const std::uint32_t local = config.placement.local_experts(expert_rank);
+  Result<GroupedLayout> layout = grouped_layout(config, group_->config.attention_ranks, local);
+  if (!layout) return layout.status();
+  if (config.layout == Layout::rows || layout->rows <= 0xffff'ffffu) return {};
+  return transport::refuse({"open", "rows of a grouped batch",
+                            std::to_string(layout->rows) + " for " + std::to_string(local) +
+                                " local experts and " +
+                                std::to_string(group_->config.attention_ranks) + " attention ranks",
+                            "at most 4294967295", group_->rank(),
+                            "ChannelConfig::capacity, max_tokens or packed_alignment"});
 }
 
 Status Opening::make_links(ChannelEnd& end, bool attention) {
@@ -161,36 +160,30 @@ Status Opening::make_links(ChannelEnd& end, bool attention) {
 }
 
 // Windows are named by who they are for: "a3" = for attention rank 3, "e0" = for expert rank 0.
-void Opening::export_end(Hello& hello, ChannelEnd& end, bool attention) {
+Status Opening::export_end(Hello& hello, ChannelEnd& end, bool attention) {
   for (std::uint32_t peer = 0; peer < end.links().size(); ++peer) {
     Result<transport::Blob> blob = end.links()[peer]->export_window();
-    if (!blob) {
-      exported_ = blob.status();
-      return;
-    }
+    if (!blob) return blob.status();
     hello.value((attention ? "e" : "a") + std::to_string(peer), std::move(*blob));
   }
+  return {};
 }
 
-Hello Opening::hello(const Status& prepared) {
+// What this rank says to all others about the channel.
+Result<Hello> Opening::windows() {
   Hello hello;
-  hello.world_rank = group_->config.world_rank;
-  if (!prepared) {
-    hello.refusal = prepared.text();
-    return hello;
-  }
   describe(hello, impl_->context.config);
-  if (impl_->attention) export_end(hello, *impl_->attention, true);
+  if (impl_->attention) {
+    if (Status status = export_end(hello, *impl_->attention, true); !status) return status;
+  }
   if (impl_->attention && impl_->context.config.exchange == ExchangeKind::shared) {
     Result<transport::Blob> arena = impl_->attention->make_arena();
-    if (arena) {
-      hello.value("arena", std::move(*arena));
-    } else {
-      exported_ = arena.status();
-    }
+    if (!arena) return arena.status();
+    hello.value("arena", std::move(*arena));
   }
-  if (impl_->expert) export_end(hello, *impl_->expert, false);
-  if (!exported_) hello.refusal = exported_.text();
+  if (impl_->expert) {
+    if (Status status = export_end(hello, *impl_->expert, false); !status) return status;
+  }
   auto put_worker = [&](const char* key, std::uint32_t worker) {
     hello.value(key, Bytes{std::byte{static_cast<unsigned char>(worker & 0xff)},
                            std::byte{static_cast<unsigned char>(worker >> 8)}});
@@ -258,34 +251,51 @@ std::shared_ptr<ChannelImpl> Opening::finish() {
   return std::move(impl_);
 }
 
+// A failure that no other rank knows of is told to them.
+Status meet(Opening& opening, Gathering& gathering) {
+  Status local = opening.prepare();
+  Result<Hello> windows = local ? opening.windows() : local;
+  if (!windows) {
+    gathering.refuse(windows.status().text());
+    return windows.status();
+  }
+  const Result<std::vector<Hello>> peers = gathering.enter(std::move(*windows));
+  if (!peers) return peers.status();
+  if (local = opening.attach(*peers); !local) {
+    gathering.refuse(local.text());
+    return local;
+  }
+  return gathering.ready({}).status();
+}
+
 }  // namespace
 
 Result<std::shared_ptr<ChannelImpl>> open_channel(const std::shared_ptr<GroupCore>& group,
                                                   const ChannelConfig& config,
                                                   const OpenOptions& options) {
+  Gathering::Setup setup;
+  setup.store = group->store.get();
+  setup.key = group->place + "/open";
+  setup.number = group->next_opening;
+  setup.what = "open: channel \"" + config.name + "\"";
+  setup.self.versions = versions_of(group->config.world_rank);
+  setup.self.world_rank = group->config.world_rank;
+  setup.self.world_size = group->config.world_size;
+  setup.timeout = group->start_timeout;
+  Gathering gathering{std::move(setup)};
   Opening opening{group, config, options};
-  const std::string key = group->prefix + "/channel/" + std::to_string(group->channels_opened++);
-  Stage stage{group->store.get(), key + "/windows", group->config.world_size, group->start_timeout};
-  const Status prepared = opening.prepare();
-  const Hello windows = opening.hello(prepared);
-  if (!prepared) {
-    announce_refusal(stage, windows);
-    return prepared;
+  Status status;
+  try {
+    status = meet(opening, gathering);
+  } catch (const std::exception& error) {
+    status = status_of(error, "open", "ChannelConfig::max_tokens, top_k, capacity or depth",
+                       group->rank());
+    gathering.refuse(status.text());
   }
-  Result<std::vector<Hello>> peers = exchange(stage, windows);
-  if (!peers) return peers.status();
-  const Status attached = opening.attach(*peers);
-  stage.key = key + "/attached";
-  Hello done;
-  done.world_rank = group->config.world_rank;
-  done.refusal = attached.text();
-  if (!attached) {
-    announce_refusal(stage, done);
-    return attached;
-  }
-  peers = exchange(stage, done);
-  if (!peers) return peers.status();
-  return opening.finish();
+  group->next_opening = gathering.number() + 1;
+  if (status) return opening.finish();
+  gathering.part();
+  return status;
 }
 
 }  // namespace m2n::collectives

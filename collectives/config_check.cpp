@@ -47,6 +47,20 @@ Status check_placement(const ChannelConfig& config, std::uint32_t expert_ranks, 
   return {};
 }
 
+// Rows, entries and pairs of one dispatch are counted with 32 bits (route plan, slot header).
+Status check_entries(const ChannelConfig& config, std::int32_t rank) {
+  constexpr std::uint64_t most = std::uint64_t{1} << 31;
+  const std::uint64_t parts = config.placement ? config.placement.max_parts() : 1;
+  const std::uint64_t per_token = config.top_k * parts;
+  if (config.max_tokens * per_token <= most) return {};
+  return refuse(
+      {"open", "max_tokens",
+       std::to_string(config.max_tokens) + " x top_k " + std::to_string(config.top_k) +
+           " x parts of an expert " + std::to_string(parts),
+       "at most 2147483648 entries, here max_tokens 1.." + std::to_string(most / per_token), rank,
+       "ChannelConfig::max_tokens, top_k or placement"});
+}
+
 Status check_types(const ChannelConfig& config, std::int32_t rank) {
   if (!is_float(config.wire)) {
     return refuse(
@@ -75,7 +89,7 @@ Status check_config(const ChannelConfig& config, std::uint32_t expert_ranks, std
       {"hidden", config.hidden, 1, 1u << 24},
       {"max_tokens", config.max_tokens, 1, 1u << 24},
       {"depth", config.depth, 1, 16},
-      {"name", config.name.size(), 1, 128},
+      {"name", config.name.size(), 1, longest_name},
       {"extra_row_bytes", config.extra_row_bytes.size(), 0, 16},
       {"packed_alignment", config.packed_alignment, 1, 1u << 20},
       {"payload", static_cast<std::uint64_t>(config.payload), 0, 5},
@@ -90,6 +104,7 @@ Status check_config(const ChannelConfig& config, std::uint32_t expert_ranks, std
   };
   if (Status status = check_limits("open", "ChannelConfig", limits, rank); !status) return status;
   if (Status status = check_types(config, rank); !status) return status;
+  if (Status status = check_entries(config, rank); !status) return status;
   return check_placement(config, expert_ranks, rank);
 }
 
@@ -106,7 +121,7 @@ Status check_config(const GroupConfig& config) {
       {"attention_rank", attention, 0, config.attention_ranks - 1ull},
       {"expert_rank", expert, 0, config.expert_ranks - 1ull},
       {"workers", config.workers, 1, 1024},
-      {"name", config.name.size(), 1, 128},
+      {"name", config.name.size(), 1, longest_name},
   };
   const auto rank = static_cast<std::int32_t>(config.world_rank);
   constexpr std::chrono::milliseconds longest{std::chrono::hours{24 * 365}};

@@ -17,9 +17,10 @@ struct Difference {
   std::function<void(ChannelConfig&)> change;
 };
 
-void expect_refused(const Status& status, const Difference& difference, Clock::time_point start) {
+void expect_refused(const Status& status, const Difference& difference, Clock::time_point start,
+                    const char* rank = "rank 3") {
   EXPECT_EQ(status.code(), Code::invalid) << status.text();
-  for (const char* part : {difference.field, difference.mine, difference.others, "rank 3"}) {
+  for (const char* part : {difference.field, difference.mine, difference.others, rank}) {
     EXPECT_NE(status.text().find(part), std::string::npos)
         << "no " << part << ": " << status.text();
   }
@@ -101,15 +102,19 @@ TEST(I28, OneRankCannotOpen) {
   });
 }
 
+// Another name: tests/bootstrap/meeting_test.cpp.
 TEST(I28, GroupsThatDisagree) {
   struct GroupDifference {
     const char* field;
+    const char* mine;
+    const char* others;
     std::function<void(GroupConfig&)> change;
   };
   const std::vector<GroupDifference> all = {
-      {"attention_ranks", [](GroupConfig& c) { c.attention_ranks = 3; }},
-      {"expert_ranks", [](GroupConfig& c) { c.expert_ranks = 3; }},
-      {"transport", [](GroupConfig& c) { c.transport = "shm"; }}};
+      {"attention_ranks", "3", "2", [](GroupConfig& c) { c.attention_ranks = 3; }},
+      {"expert_ranks", "3", "2", [](GroupConfig& c) { c.expert_ranks = 3; }},
+      {"world_size", "5", "4", [](GroupConfig& c) { c.world_size = 5; }},
+      {"transport", "shm", "inproc", [](GroupConfig& c) { c.transport = "shm"; }}};
   for (const GroupDifference& difference : all) {
     RankSet set;
     set.attention = set.experts = 2;
@@ -120,7 +125,7 @@ TEST(I28, GroupsThatDisagree) {
     run_ranks(set, [&](Rank& rank) {
       const Clock::time_point start = Clock::now();
       expect_refused(Group::create(rank.config, rank.store).status(),
-                     {difference.field, "", "", {}}, start);
+                     {difference.field, difference.mine, difference.others, {}}, start);
     });
   }
 }
@@ -136,6 +141,36 @@ TEST(I28, RolesThatClash) {
     const Status status = Group::create(rank.config, rank.store).status();
     EXPECT_EQ(status.code(), Code::invalid);
     EXPECT_NE(status.text().find("attention_rank"), std::string::npos) << status.text();
+  });
+}
+
+// Counters of 32 bits: what they cannot count is refused before anything is allocated.
+TEST(I28, MoreEntriesThanACounterHolds) {
+  ChannelConfig config = usual_channel(128, 128, 8, 1u << 24);
+  EXPECT_NE(channel_sizes(config, 1, 2).code(), Code::invalid) << "2^31 entries";
+  std::vector<ExpertParts> experts(128);
+  for (std::uint32_t e = 0; e < 128; ++e) experts[e].parts = {{{0, e}}, {{1, e}}};
+  config.placement = *Placement::make(2, experts);
+  const Status status = channel_sizes(config, 1, 2).status();
+  EXPECT_EQ(status.code(), Code::invalid);
+  for (const char* part : {"max_tokens", "16777216", "128", "1..8388608", "placement"}) {
+    EXPECT_NE(status.text().find(part), std::string::npos) << part << ": " << status.text();
+  }
+}
+
+TEST(I28, MoreGroupedRowsThanACounterHolds) {
+  RankSet set;
+  run_ranks(set, [&](Rank& rank) {
+    for (const Layout layout : {Layout::grouped, Layout::packed}) {
+      ChannelConfig config = usual_channel(8192, 2, 8, 16);
+      config.layout = layout;
+      config.capacity = 1u << 20;  // x 8192 local experts
+      config.packed_alignment = 1u << 20;
+      const Clock::time_point start = Clock::now();
+      expect_refused(rank.group.open(config).status(),
+                     {"rows of a grouped batch", "8192 local experts", "4294967295", {}}, start,
+                     "rank 1");
+    }
   });
 }
 

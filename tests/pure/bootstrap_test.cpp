@@ -1,20 +1,19 @@
-// Hellos: what is encoded comes back, anything shorter or longer does not, and a difference is told
-// by field, rank and both values, alike on every rank. Pure, one thread.
+// Hellos and meetings: what is encoded comes back, anything shorter or longer does not; a
+// difference is told by field, rank and both values as soon as two ranks show it. Pure, one thread.
 #include "collectives/bootstrap.hpp"
 
 #include <gtest/gtest.h>
-
-#include <thread>
 
 #include "tests/support/payload.hpp"
 
 namespace m2n::testing {
 namespace {
 
-using collectives::compare;
 using collectives::decode;
 using collectives::encode;
 using collectives::Hello;
+using collectives::Meeting;
+using collectives::VersionRange;
 
 std::string random_text(Random& random, std::uint32_t most) {
   std::string text(random.below(most + 1), '\0');
@@ -24,8 +23,14 @@ std::string random_text(Random& random, std::uint32_t most) {
 
 Hello random_hello(Random& random) {
   Hello hello;
+  hello.versions.min = random.below(3);
+  hello.versions.max = hello.versions.min + random.below(3);
+  hello.kind = static_cast<Hello::Kind>(random.below(3));
   hello.world_rank = static_cast<std::uint32_t>(random.next());
-  if (random.chance(3)) hello.refusal = random_text(random, 40);
+  hello.world_size = static_cast<std::uint32_t>(random.next());
+  hello.stage = random.below(2);
+  hello.peer = static_cast<std::int32_t>(random.below(100)) - 1;
+  if (random.chance(3)) hello.text = random_text(random, 40);
   for (std::uint32_t i = random.below(5); i > 0; --i) {
     hello.field(random_text(random, 12), random_text(random, 20));
   }
@@ -44,8 +49,13 @@ TEST(Bootstrap, WhatIsEncodedComesBack) {
     const Hello hello = random_hello(random);
     const Result<Hello> back = decode(encode(hello));
     ASSERT_TRUE(bool(back)) << back.status().text();
+    EXPECT_EQ(back->versions, hello.versions);
+    EXPECT_EQ(back->kind, hello.kind);
     EXPECT_EQ(back->world_rank, hello.world_rank);
-    EXPECT_EQ(back->refusal, hello.refusal);
+    EXPECT_EQ(back->world_size, hello.world_size);
+    EXPECT_EQ(back->stage, hello.stage);
+    EXPECT_EQ(back->peer, hello.peer);
+    EXPECT_EQ(back->text, hello.text);
     EXPECT_EQ(back->fields, hello.fields);
     EXPECT_EQ(back->values, hello.values);
   }
@@ -75,9 +85,11 @@ TEST(Bootstrap, ForeignBytesAreRefusedForWhatTheyAre) {
   bytes = good;
   std::swap(bytes[4], bytes[7]);
   EXPECT_NE(decode(bytes).status().text().find("byte order"), std::string::npos);
-  bytes = good;
-  bytes[8] = std::byte{77};
-  EXPECT_NE(decode(bytes).status().text().find("wire version 77"), std::string::npos);
+  for (const std::size_t number : {8, 16, 28}) {  // min > max, no such kind, no such stage
+    bytes = good;
+    bytes[number] = std::byte{77};
+    EXPECT_EQ(decode(bytes).code(), Code::invalid) << number;
+  }
 }
 
 TEST(Bootstrap, DamagedBytesNeverCrash) {
@@ -95,85 +107,182 @@ TEST(Bootstrap, DamagedBytesNeverCrash) {
   }
 }
 
-// Ranks 0..n-1 that say depth = the given values, and agree in another field.
-std::vector<Hello> hellos(const std::vector<std::string>& depths) {
-  std::vector<Hello> all(depths.size());
-  for (std::uint32_t rank = 0; rank < depths.size(); ++rank) {
-    all[rank].world_rank = rank;
-    all[rank].field("hidden", 7168);
-    all[rank].field("depth", depths[rank]);
+// Rank `rank` of so many says hello, with a field that it agrees in and one that it may not.
+Hello hello_of(std::uint32_t rank, std::uint32_t world, const std::string& depth = "2") {
+  Hello hello;
+  hello.world_rank = rank;
+  hello.world_size = world;
+  hello.field("hidden", 7168);
+  hello.field("depth", depth);
+  return hello;
+}
+
+Hello ready(std::uint32_t rank, std::uint32_t world) {
+  Hello hello;
+  hello.world_rank = rank;
+  hello.world_size = world;
+  hello.stage = 1;
+  return hello;
+}
+
+Hello gave_up(std::uint32_t rank, std::uint32_t missing) {
+  Hello hello = ready(rank, 0);
+  hello.kind = Hello::Kind::gave_up;
+  hello.text = "rank " + std::to_string(missing) + " has not come";
+  hello.peer = static_cast<std::int32_t>(missing);
+  return hello;
+}
+
+Meeting meeting_of(const std::vector<Hello>& hellos) {
+  Meeting meeting;
+  for (const Hello& hello : hellos) meeting.read(decode(encode(hello)));
+  return meeting;
+}
+
+void expect_invalid(const Meeting& meeting, const std::vector<std::string>& parts) {
+  EXPECT_TRUE(meeting.over());
+  EXPECT_EQ(meeting.outcome().code(), Code::invalid);
+  EXPECT_EQ(meeting.outcome().scope(), Scope::group);
+  for (const std::string& part : parts) {
+    EXPECT_NE(meeting.outcome().text().find(part), std::string::npos)
+        << part << " is not in: " << meeting.outcome().text();
   }
-  return all;
 }
 
-TEST(Bootstrap, EqualHellosAgree) {
-  EXPECT_TRUE(bool(compare(hellos({"2"}))));
-  EXPECT_TRUE(bool(compare(hellos({"2", "2", "2"}))));
-}
-
-TEST(Bootstrap, TheOddOneIsNamedWithBothValues) {
-  for (std::uint32_t odd = 0; odd < 4; ++odd) {
-    std::vector<std::string> depths(4, "2");
-    depths[odd] = "31";
-    const Status status = compare(hellos(depths));
-    EXPECT_EQ(status.code(), Code::invalid);
-    EXPECT_NE(status.text().find("rank " + std::to_string(odd) + ": depth = 31"), std::string::npos)
-        << status.text();
-    EXPECT_NE(status.text().find("others: 2"), std::string::npos) << status.text();
-    EXPECT_EQ(status.text().find("hidden"), std::string::npos) << "fields that agree are silent";
-    for (std::uint32_t rank = 0; rank < 4; ++rank) {
-      if (rank != odd) {
-        EXPECT_EQ(status.text().find("rank " + std::to_string(rank)), std::string::npos);
+TEST(Meeting, ItIsOverWhenAllAreReady) {
+  for (const std::uint32_t world : {1u, 2u, 5u}) {
+    Meeting meeting;
+    for (std::uint32_t stage = 0; stage < Meeting::stages; ++stage) {
+      for (std::uint32_t i = 0; i < world; ++i) {
+        EXPECT_FALSE(meeting.over());
+        EXPECT_FALSE(meeting.complete(stage));
+        const std::uint32_t rank = (i + 3) % world;
+        meeting.read(stage == 0 ? hello_of(rank, world) : ready(rank, world));
       }
+      EXPECT_TRUE(meeting.complete(stage));
+      EXPECT_EQ(meeting.hellos(stage).size(), world);
     }
+    EXPECT_TRUE(meeting.over());
+    EXPECT_TRUE(bool(meeting.outcome())) << meeting.outcome().text();
+    EXPECT_EQ(meeting.hellos(0).back().world_rank, world - 1);
+    meeting.read(gave_up(0, 0));  // too late to matter
+    EXPECT_TRUE(bool(meeting.outcome()));
   }
 }
 
-TEST(Bootstrap, EveryFieldAndEveryRankThatDiffersIsNamed) {
-  std::vector<Hello> all = hellos({"2", "3", "2", "4", "2"});
-  all[2].fields[0].second = "64";
-  const std::string text = compare(all).text();
-  for (const char* part :
-       {"rank 1: depth = 3", "rank 3: depth = 4", "rank 2: hidden = 64", "others: 7168"}) {
-    EXPECT_NE(text.find(part), std::string::npos) << part << " is not in: " << text;
+TEST(Meeting, TwoThatDifferAreEnough) {
+  for (const std::uint32_t first : {0u, 3u}) {
+    const std::uint32_t second = 3 - first;
+    const Meeting meeting = meeting_of({hello_of(first, 4, "31"), hello_of(second, 4)});
+    expect_invalid(meeting, {"rank " + std::to_string(second) + ": depth = 2",
+                             "rank " + std::to_string(first) + ": 31"});
+    EXPECT_EQ(meeting.outcome().text().find("hidden"), std::string::npos)
+        << "fields that agree are silent";
   }
 }
 
-TEST(Bootstrap, ATieNamesTheHigherRank) {
-  const Status status = compare(hellos({"2", "3"}));
-  EXPECT_NE(status.text().find("rank 1: depth = 3, others: 2"), std::string::npos) << status.text();
+TEST(Meeting, TheOddOneOfManyIsNamedAgainstTheOthers) {
+  const Meeting meeting =
+      meeting_of({hello_of(2, 5), hello_of(0, 5), hello_of(3, 5, "31"), hello_of(1, 5, "7")});
+  expect_invalid(meeting, {"rank 3: depth = 31, others: 2"});
+  EXPECT_EQ(meeting.outcome().peer(), 3);
+  EXPECT_EQ(meeting.outcome().text().find("rank 1"), std::string::npos);
 }
 
-TEST(Bootstrap, ARefusalComesFirst) {
-  std::vector<Hello> all = hellos({"2", "3", "2"});
-  all[2].refusal = "no memory";
-  const Status status = compare(all);
-  EXPECT_EQ(status.code(), Code::invalid);
-  EXPECT_EQ(status.peer(), 2);
-  EXPECT_EQ(status.text(), "rank 2 refused: no memory");
+TEST(Meeting, EveryFieldThatDiffersIsNamed) {
+  Hello odd = hello_of(1, 2, "3");
+  odd.fields[0].second = "64";
+  expect_invalid(meeting_of({hello_of(0, 2), odd}),
+                 {"rank 1: depth = 3", "rank 0: 2", "rank 1: hidden = 64", "rank 0: 7168"});
 }
 
-TEST(Bootstrap, EveryRankReadsTheSameText) {
-  const std::shared_ptr<Store> store = make_inproc_store();
-  const std::vector<Hello> all = hellos({"2", "7", "2"});
-  std::vector<std::string> texts(3);
-  std::vector<std::thread> threads;
-  for (std::uint32_t rank = 0; rank < 3; ++rank) {
-    threads.emplace_back([&, rank] {
-      const collectives::Stage stage{store.get(), "stage", 3, std::chrono::seconds{20}};
-      texts[rank] = collectives::exchange(stage, all[rank]).status().text();
-    });
+// Also by a rank that would have gone ahead alone.
+TEST(Meeting, WorldSizesAreCompared) {
+  for (const bool small_first : {false, true}) {
+    const Hello small = hello_of(0, 1);
+    const Hello large = hello_of(1, 2);
+    std::vector<Hello> log{large, small};
+    if (small_first) log = {small, large, ready(0, 1)};
+    const Meeting meeting = meeting_of(log);
+    expect_invalid(meeting, {"world_size = ", "rank 0", "rank 1", "1", "2"});
   }
-  for (std::thread& thread : threads) thread.join();
-  EXPECT_NE(texts[0].find("rank 1: depth = 7, others: 2"), std::string::npos) << texts[0];
-  EXPECT_EQ(texts[1], texts[0]);
-  EXPECT_EQ(texts[2], texts[0]);
+  EXPECT_TRUE(bool(meeting_of({hello_of(0, 1), ready(0, 1), hello_of(1, 2)}).outcome()))
+      << "one that was complete stays so";
 }
 
-TEST(Bootstrap, AnotherNumberOfFieldsIsMalformed) {
-  std::vector<Hello> all = hellos({"2", "2"});
-  all[1].fields.pop_back();
-  EXPECT_EQ(compare(all).code(), Code::invalid);
+TEST(Meeting, ARefusalEndsIt) {
+  Hello refusal;
+  refusal.kind = Hello::Kind::refused;
+  refusal.world_rank = 7;  // what it refuses may be its own rank
+  refusal.text = "no memory";
+  for (const std::vector<Hello>& log : {std::vector<Hello>{refusal},
+                                        {hello_of(0, 2), refusal},
+                                        {hello_of(0, 1), refusal, ready(0, 1)}}) {
+    const Meeting meeting = meeting_of(log);
+    expect_invalid(meeting, {});
+    EXPECT_EQ(meeting.outcome().peer(), 7);
+    EXPECT_EQ(meeting.outcome().text(), "rank 7 refused: no memory");
+  }
+}
+
+TEST(Meeting, WhoGivesUpEndsItForAll) {
+  const Meeting meeting = meeting_of({hello_of(0, 3), gave_up(0, 1), hello_of(1, 3)});
+  EXPECT_TRUE(meeting.over());
+  EXPECT_EQ(meeting.outcome().code(), Code::timeout);
+  EXPECT_EQ(meeting.outcome().peer(), 1);
+  EXPECT_EQ(meeting.outcome().text(), "rank 1 has not come");
+  EXPECT_EQ(meeting_of({hello_of(1, 3)}).missing(0, 8), (std::vector<std::uint32_t>{0, 2}));
+}
+
+TEST(Meeting, TheSameRankTwiceIsNamed) {
+  Hello first = hello_of(1, 4);
+  first.value("process", collectives::bytes_of("10/ab"));
+  Hello second = hello_of(1, 4);
+  second.value("process", collectives::bytes_of("11/cd"));
+  const Meeting meeting = meeting_of({first, hello_of(0, 4), second});
+  expect_invalid(meeting, {"rank 1 is there twice", "10/ab", "11/cd", "world_rank"});
+  EXPECT_EQ(meeting.outcome().peer(), 1);
+}
+
+Hello speaks(std::uint32_t rank, VersionRange versions) {
+  Hello hello = hello_of(rank, 3);
+  hello.versions = versions;
+  return hello;
+}
+
+TEST(Meeting, TheGreatestCommonVersionIsUsed) {
+  EXPECT_EQ(meeting_of({speaks(0, {1, 3})}).version(), 3u);
+  EXPECT_EQ(meeting_of({speaks(0, {1, 3}), speaks(1, {2, 5})}).version(), 3u);
+  EXPECT_EQ(meeting_of({speaks(0, {1, 3}), speaks(1, {2, 5}), speaks(2, {1, 2})}).version(), 2u);
+}
+
+TEST(Meeting, VersionsWithNothingInCommonAreNamed) {
+  expect_invalid(meeting_of({speaks(0, {1, 1}), speaks(2, {2, 4})}),
+                 {"rank 2 speaks wire versions 2 to 4", "rank 0 speaks wire version 1"});
+  expect_invalid(meeting_of({speaks(0, {2, 3}), speaks(1, {1, 2}), speaks(2, {3, 4})}),
+                 {"rank 2 speaks wire versions 3 to 4", "rank 1 speaks wire versions 1 to 2"});
+  expect_invalid(meeting_of({speaks(0, {2, 3}), speaks(1, {3, 4}), speaks(2, {1, 2})}),
+                 {"rank 2 speaks wire versions 1 to 2", "rank 1 speaks wire versions 3 to 4"});
+}
+
+// A field that only a later release has is no difference; in the same release it is damage.
+TEST(Meeting, FurtherFieldsOfAnotherVersion) {
+  Hello later = speaks(1, {1, 2});
+  later.field("new", 1);
+  EXPECT_FALSE(meeting_of({speaks(0, {1, 1}), later}).over());
+  later.versions = {1, 1};
+  expect_invalid(meeting_of({speaks(0, {1, 1}), later}), {"malformed"});
+}
+
+TEST(Meeting, WhatNoRankWouldSayIsMalformed) {
+  expect_invalid(meeting_of({hello_of(2, 2)}), {"malformed", "rank 2 of 2"});
+  expect_invalid(meeting_of({hello_of(0, ~0u)}), {"malformed"});
+  expect_invalid(meeting_of({ready(0, 2)}), {"malformed", "before all have come"});
+  expect_invalid(meeting_of({hello_of(0, 2), ready(0, 2)}), {"malformed"});
+  expect_invalid(meeting_of({hello_of(0, 1), ready(0, 2)}), {"malformed"});
+  Meeting meeting;
+  meeting.read(decode(Bytes(5)));
+  expect_invalid(meeting, {"malformed"});
 }
 
 }  // namespace
