@@ -5,14 +5,10 @@
 
 #include "collectives/channel_impl.hpp"
 #include "collectives/group_core.hpp"
+#include "collectives/group_impl.hpp"
 #include "transport/text.hpp"
 
 namespace m2n {
-
-struct Group::Impl {
-  std::shared_ptr<collectives::GroupCore> core;
-  ~Impl();
-};
 
 Group::Impl::~Impl() {
   while (core && !core->channels.empty()) core->channels.back()->close();

@@ -29,6 +29,16 @@ class M2N_EXPORT Group {
   Result<Channel> open(const ChannelConfig& config, const OpenOptions& options = {});
   // Pushes what waits in all ends of a worker. Never blocks.
   Status progress(std::uint32_t worker = 0);
+  // For ranks that sleep in poll, epoll or the like with descriptors of their own
+  // (docs/threads.md). A descriptor that becomes readable, after arm_events, when something may
+  // have come for the worker's channel ends, when a peer has died, and 20 ms later at the latest.
+  // The same at every call; the group closes it with its last channel, ticket and batch. Read
+  // nothing from it. `unavailable` where the transport has none, `system` without 3 descriptors.
+  Result<int> event_descriptor(std::uint32_t worker = 0);
+  // progress(), and from now on the next arrival makes the descriptor readable, once; it is not
+  // readable before. Then call the try_ forms, and sleep only if each of them says `again`.
+  // `invalid` without event_descriptor.
+  Status arm_events(std::uint32_t worker = 0);
   // Closes every channel. Local, within a second. The destructor does the same.
   Status close();
 
