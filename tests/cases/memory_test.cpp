@@ -38,7 +38,7 @@ void uncounted(void* memory) noexcept {
 
 }  // namespace
 
-// The other forms of the standard library call these.
+// All forms that are in use: those of the sanitizers do not call these.
 void* operator new(std::size_t bytes) {
   may_fail(bytes);
   return counted(std::malloc(bytes != 0 ? bytes : 1));
@@ -47,6 +47,32 @@ void* operator new(std::size_t bytes, std::align_val_t alignment) {
   may_fail(bytes);
   const auto to = static_cast<std::size_t>(alignment);
   return counted(std::aligned_alloc(to, (bytes + to - 1) / to * to));
+}
+void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
+  try {
+    return ::operator new(bytes);
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
+void* operator new(std::size_t bytes, std::align_val_t alignment, const std::nothrow_t&) noexcept {
+  try {
+    return ::operator new(bytes, alignment);
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
+void* operator new[](std::size_t bytes) {
+  return ::operator new(bytes);
+}
+void operator delete[](void* memory) noexcept {
+  uncounted(memory);
+}
+void operator delete[](void* memory, std::size_t) noexcept {
+  uncounted(memory);
+}
+void operator delete(void* memory, const std::nothrow_t&) noexcept {
+  uncounted(memory);
 }
 void operator delete(void* memory) noexcept {
   uncounted(memory);

@@ -13,7 +13,7 @@ constexpr int lives = 20;
 constexpr std::uint32_t steps = 500;
 #else
 constexpr int lives = 1;
-constexpr std::uint32_t steps = 150;
+constexpr std::uint32_t steps = 60;
 #endif
 
 Scenario four_by_four(const char* transport) {
