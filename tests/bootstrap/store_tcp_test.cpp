@@ -50,6 +50,20 @@ TEST_F(TcpStoreTest, AServerThatNeverComesIsNamed) {
   EXPECT_LT(took, 5s);
 }
 
+// I-66. A label of 64 letters is refused by the resolver itself, whatever network there is.
+TEST_F(TcpStoreTest, ANameThatDoesNotResolveIsNamedBeforeTimeIsOver) {
+  TcpStoreConfig config;
+  config.host = std::string(64, 'h') + ".invalid";
+  config.port = 1;
+  config.start_timeout = 200ms;
+  const auto start = std::chrono::steady_clock::now();
+  const Status status = make_tcp_store(config).status();
+  EXPECT_NE(status.code(), Code::ok);
+  EXPECT_TRUE(contains(status.text(), config.host)) << status.text();
+  EXPECT_TRUE(contains(status.text(), "does not resolve")) << status.text();
+  EXPECT_LT(std::chrono::steady_clock::now() - start, 2s);
+}
+
 TEST_F(TcpStoreTest, SilentAndForeignServersAreNamed) {
   Result<Listener> silent = listen_at({"127.0.0.1", 0});
   ASSERT_TRUE(silent);
