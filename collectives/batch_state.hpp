@@ -14,6 +14,7 @@ struct BatchState {
   bool in_use = false;
   std::vector<BatchSource> sources;   // capacity M
   std::vector<std::uint64_t> rounds;  // per source: its pair's round
+  std::size_t answered = 0;           // sources that have been replied to in full
   GroupedRows grouped;
   bool is_grouped = false;
   std::vector<std::uint32_t> counts;    // [local experts]

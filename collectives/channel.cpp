@@ -89,6 +89,22 @@ Status Channel::reply(Batch& batch, const Outputs& grouped) {
   return status;
 }
 
+Status Channel::reply_rows(Batch& batch, std::size_t source, std::uint32_t rows,
+                           const Outputs& outputs) {
+  if (Status status = check_batch(impl_, batch, "reply_rows"); !status) return status;
+  const Result<bool> done =
+      impl_->expert->reply_rows(*ChannelImpl::state_of(batch), source, rows, outputs);
+  if (!done) return done.status();
+  if (*done) ChannelImpl::spend(batch);
+  return {};
+}
+
+Status Channel::await_rows(const Batch& batch, std::size_t source, std::uint32_t rows,
+                           Timeout timeout) {
+  if (Status status = check_batch(impl_, batch, "await_rows"); !status) return status;
+  return cut_off(impl_->expert->await_rows(*ChannelImpl::state_of(batch), source, rows, timeout));
+}
+
 Status Channel::progress() {
   if (!impl_) return no_channel("progress");
   if (Status status = impl_->context.check("progress"); !status) return status;

@@ -1,5 +1,6 @@
 // combine: sums what came back, token by token, as far as it has come.
 #include <algorithm>
+#include <atomic>
 #include <string>
 
 #include "collectives/attention_end.hpp"
@@ -21,9 +22,11 @@ Status unknown(std::string_view function, std::uint64_t operation, std::int32_t 
 
 // What a peer says of its reply, if it can be believed: of this operation, and a known word.
 ReplyStatus status_of(const SlotHeader& header, std::uint64_t operation) noexcept {
-  if (header.operation != operation || header.status > ReplyStatus::invalid)
-    return ReplyStatus::invalid;
-  return header.status;
+  // A reply that was begun may still be given up.
+  const ReplyStatus status =
+      std::atomic_ref{const_cast<ReplyStatus&>(header.status)}.load(std::memory_order_relaxed);
+  if (header.operation != operation || status > ReplyStatus::invalid) return ReplyStatus::invalid;
+  return status;
 }
 
 bool body_fits(const SlotHeader& header, const WindowLayout& layout) noexcept {

@@ -35,6 +35,12 @@ class ExpertEnd final : public ChannelEnd {
   // One Outputs per source.
   Status reply(BatchState& batch, std::span<const Outputs> per_source);
   Status reply_grouped(BatchState& batch, const Outputs& outputs);
+  // Of one source, its rows below `rows`; true once the batch is used up.
+  Result<bool> reply_rows(BatchState& batch, std::size_t source, std::uint32_t rows,
+                          const Outputs& outputs);
+  Status await_rows(const BatchState& batch, std::size_t source, std::uint32_t rows,
+                    Timeout timeout);
+  std::uint32_t rows_ready(const BatchState& batch, std::size_t source) const noexcept;
   // What a dropped batch does: every source hears `unserved`.
   void abandon(BatchState& batch) noexcept;
   bool idle() const noexcept;
@@ -48,6 +54,8 @@ class ExpertEnd final : public ChannelEnd {
   void on_message(std::uint32_t peer, const ControlMessage& message) override;
 
   // Choosing what goes into a batch.
+  Status check_policy(const ReceivePolicy& policy);
+  bool has_come(std::uint32_t source) const noexcept;
   Status choose_lockstep();
   Status choose_touched(const ReceivePolicy& policy);
   struct Arrivals {
@@ -82,8 +90,9 @@ class ExpertEnd final : public ChannelEnd {
     const std::uint32_t* index = nullptr;  // pair -> row, null = identity
   };
   Status check_outputs(const Outputs& outputs, std::size_t source) const;
-  void reply_source(const ReplyRows& rows, std::uint64_t round);
-  struct ReplySlot {  // where they go
+  Status check_ready(const BatchState& batch, std::size_t source, std::uint32_t rows,
+                     std::string_view function) const;
+  struct ReplySlot {  // where they go, and how far they are
     PairLink* link = nullptr;
     std::uint64_t round = 0;
     SlotHeader header;
@@ -92,11 +101,18 @@ class ExpertEnd final : public ChannelEnd {
     std::size_t piece_lines = 0;
     std::size_t told_lines = 0;
     bool streaming = false;
+    bool begun = false;
+    bool done = false;
+    std::uint32_t next_row = 0;
+    std::uint32_t next_pair = 0;
   };
+  ReplyRows rows_of(const BatchSource& source, const Outputs& outputs) const noexcept;
+  void reply_source(BatchState& batch, std::size_t source, const ReplyRows& rows,
+                    std::uint32_t until);
   std::size_t piece_columns(const ReplySlot& slot, std::size_t column) const noexcept;
   std::uint32_t collect_row(const ReplyRows& rows, std::uint32_t row, std::uint32_t& pair);
-  void write_reduced(const ReplyRows& rows, ReplySlot& slot);
-  void write_per_expert(const ReplyRows& rows, ReplySlot& slot);
+  void write_reduced(const ReplyRows& rows, ReplySlot& slot, std::uint32_t until);
+  void write_per_expert(const ReplyRows& rows, ReplySlot& slot, std::uint32_t until);
   bool begin_reply(const BatchSource& source, ReplySlot& slot, ReplyStatus status);
   void tell(ReplySlot& slot, std::size_t lines);
   void finish_reply(ReplySlot& slot);
@@ -124,7 +140,9 @@ class ExpertEnd final : public ChannelEnd {
   // Of one round each, by place_of(): a round is in one batch at most.
   std::vector<std::vector<Pair>> pairs_;
   std::vector<std::vector<std::uint32_t>> position_;  // grouped row of each pair
-  std::size_t grouped_bytes_ = 0;                     // of one batch
+  std::vector<ReplySlot> replies_;
+  bool early_ = false;             // of the policy that chosen_ was chosen by
+  std::size_t grouped_bytes_ = 0;  // of one batch
   std::size_t grouped_rows_ = 0;
   transport::SumFunction sum_;
   std::vector<const void*> row_pointers_;

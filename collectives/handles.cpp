@@ -48,6 +48,9 @@ std::uint32_t Batch::micro_batch() const noexcept {
 std::span<const BatchSource> Batch::sources() const noexcept {
   return state_ == nullptr ? std::span<const BatchSource>{} : state_->sources;
 }
+std::uint32_t Batch::rows_ready(std::size_t source) const noexcept {
+  return state_ == nullptr ? 0 : channel_->expert->rows_ready(*state_, source);
+}
 const GroupedRows& Batch::grouped() const noexcept {
   static const GroupedRows none;
   return state_ == nullptr ? none : state_->grouped;

@@ -10,6 +10,7 @@ namespace m2n::collectives {
 
 enum class HookPoint : std::uint8_t {
   pre_send,            // attention: before the first byte of a round is written
+  piece_told,          // attention: the receiver may take some of the rows
   header_written,      // attention: the slot is complete, its signal is not raised yet
   flag_seen_pre_copy,  // expert: all words of a batch were seen, its slots were not read yet
   pre_combine_send,    // expert: before the first byte of a reply is written

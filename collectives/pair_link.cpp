@@ -1,6 +1,7 @@
 #include "collectives/pair_link.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <utility>
 
@@ -109,6 +110,11 @@ void PairLink::write_header(std::uint64_t round, const SlotHeader& header) noexc
   std::memcpy(out_base_ + out_.slot_offset(round) + put_offset,
               reinterpret_cast<const std::byte*>(&header) + put_offset,
               offsetof(SlotHeader, gathered) - put_offset);
+}
+
+void PairLink::change_status(std::uint64_t round, ReplyStatus status) noexcept {
+  auto& header = *reinterpret_cast<SlotHeader*>(out_base_ + out_.slot_offset(round));
+  std::atomic_ref{header.status}.store(status, std::memory_order_relaxed);
 }
 
 std::size_t PairLink::place(std::uint64_t round, std::size_t body_bytes) noexcept {

@@ -48,6 +48,8 @@ class PairLink {
   // before the reader is told: it polls this very line, and each time the line goes back and forth
   // costs as much as the signal.
   void write_header(std::uint64_t round, const SlotHeader& header) noexcept;
+  // Of a header that was written, before the round is complete: the reader asks again then.
+  void change_status(std::uint64_t round, ReplyStatus status) noexcept;
   // Offset in the slot for a body of so many bytes.
   std::size_t place(std::uint64_t round, std::size_t body_bytes) noexcept;
   // Mapped pairs: the reader may take the header, the row information and the first `lines` cache

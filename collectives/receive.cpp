@@ -44,6 +44,7 @@ ExpertEnd::ExpertEnd(ChannelContext& context, Worker& worker, std::uint32_t expe
   }
   const std::size_t most_pairs = config.max_tokens * std::min<std::size_t>(per_row, local_experts_);
   pairs_.resize(std::size_t{sources} * config.depth);
+  replies_.resize(pairs_.size());
   for (auto& pairs : pairs_) pairs.resize(most_pairs);
   if (config.layout != Layout::rows) {
     position_.resize(pairs_.size());
@@ -84,7 +85,27 @@ BatchState* ExpertEnd::free_batch() noexcept {
   return nullptr;
 }
 
+Status ExpertEnd::check_policy(const ReceivePolicy& policy) {
+  if (policy.early && context_.config.layout != Layout::rows && !policy.as_rows) {
+    return transport::refuse({"receive", "policy.early", "true on a grouped layout",
+                              "false, or with as_rows", context_.rank(), "ReceivePolicy::early"});
+  }
+  if (policy.early == early_) return {};
+  early_ = policy.early;  // what has come is another question now
+  first_missing_ = 0;
+  chosen_.clear();
+  std::fill(seen_.begin(), seen_.end(), false);
+  return {};
+}
+
+bool ExpertEnd::has_come(std::uint32_t source) const noexcept {
+  const PairLink& link = *links_[source];
+  const std::uint64_t round = next_round_[source];
+  return early_ ? link.arrived(round).header : link.complete(round);
+}
+
 Result<BatchState*> ExpertEnd::try_receive(const ReceivePolicy& policy) {
+  if (Status status = check_policy(policy); !status) return status;
   Status status =
       context_.config.presence == Presence::every ? choose_lockstep() : choose_touched(policy);
   if (!status) return status;
@@ -122,8 +143,7 @@ bool ExpertEnd::source_waits() const noexcept {
 Status ExpertEnd::choose_lockstep() {
   const auto sources = static_cast<std::uint32_t>(links_.size());
   for (; first_missing_ < sources; ++first_missing_) {
-    const PairLink& link = *links_[first_missing_];
-    if (link.complete(next_round_[first_missing_])) continue;
+    if (has_come(first_missing_)) continue;
     blame(first_missing_);
     return peer_closed_[missing_] ? closed_by_peer("receive") : check_missing("receive");
   }
@@ -165,7 +185,7 @@ ExpertEnd::Arrivals ExpertEnd::look_at_sources(Clock::time_point now) {
   Arrivals arrivals{.oldest = sources};
   std::uint32_t missing = sources;
   for (std::uint32_t source = 0; source < sources; ++source) {
-    if (!links_[source]->complete(next_round_[source])) {
+    if (!has_come(source)) {
       const bool gone = peer_closed_[source] || !links_[source]->health();
       if (gone) ++arrivals.gone;
       if (!gone || missing == sources) missing = source;  // rather one that may still come
@@ -224,6 +244,7 @@ Result<BatchState*> ExpertEnd::build(const ReceivePolicy& policy) {
   }
   batch->sources.clear();
   batch->rounds.clear();
+  batch->answered = 0;
   batch->is_grouped = false;
   batch->grouped = {};
   if (Status status = add_sources(*batch); !status) return status;
@@ -293,6 +314,7 @@ Status ExpertEnd::add_source(BatchState& batch, std::uint32_t index) {
   BatchSource& source = batch.sources.emplace_back();
   source.attention_rank = index;
   batch.rounds.push_back(next_round_[index]);
+  replies_[place_of(index, next_round_[index])] = {};
   std::string wrong = read_slot(link.slot(next_round_[index]), limits,
                                 pairs_[place_of(index, next_round_[index])], source);
   return wrong.empty() ? Status{} : malformed(index, std::move(wrong));

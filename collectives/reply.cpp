@@ -29,17 +29,24 @@ Status ExpertEnd::reply(BatchState& batch, std::span<const Outputs> per_source) 
     if (batch.sources[s].pairs.empty()) continue;
     if (Status status = check_outputs(per_source[s], s); !status) return status;
   }
-  const std::size_t row_bytes = context_.config.hidden * size_of(context_.config.wire);
+  for (std::size_t s = 0; s < per_source.size(); ++s) {
+    if (Status status = check_ready(batch, s, batch.sources[s].rows, "reply"); !status)
+      return status;
+  }
   for (std::size_t i = 0; i < per_source.size(); ++i) {
     const std::size_t s = (expert_rank_ + i) % per_source.size();  // not everybody to rank 0 first
-    const Outputs& outputs = per_source[s];
-    const std::size_t stride = outputs.row_stride_bytes != 0 ? outputs.row_stride_bytes : row_bytes;
-    reply_source(
-        {&batch.sources[s], static_cast<const std::byte*>(outputs.base), stride, outputs.index},
-        batch.rounds[s]);
+    const BatchSource& source = batch.sources[s];
+    reply_source(batch, s, rows_of(source, per_source[s]), source.rows);
   }
   release(batch);
   return {};
+}
+
+ExpertEnd::ReplyRows ExpertEnd::rows_of(const BatchSource& source,
+                                        const Outputs& outputs) const noexcept {
+  const std::size_t row_bytes = context_.config.hidden * size_of(context_.config.wire);
+  const std::size_t stride = outputs.row_stride_bytes != 0 ? outputs.row_stride_bytes : row_bytes;
+  return {&source, static_cast<const std::byte*>(outputs.base), stride, outputs.index};
 }
 
 Status ExpertEnd::reply_grouped(BatchState& batch, const Outputs& outputs) {
@@ -52,14 +59,12 @@ Status ExpertEnd::reply_grouped(BatchState& batch, const Outputs& outputs) {
   if (batch.grouped.rows != 0) {
     if (Status status = check_outputs(outputs, 0); !status) return status;
   }
-  const std::size_t row_bytes = context_.config.hidden * size_of(context_.config.wire);
-  const std::size_t stride = outputs.row_stride_bytes != 0 ? outputs.row_stride_bytes : row_bytes;
   for (std::size_t i = 0; i < batch.sources.size(); ++i) {
     const std::size_t s = (expert_rank_ + i) % batch.sources.size();
     const BatchSource& source = batch.sources[s];
-    reply_source({&source, static_cast<const std::byte*>(outputs.base), stride,
-                  position_[place_of(source.attention_rank, batch.rounds[s])].data()},
-                 batch.rounds[s]);
+    ReplyRows rows = rows_of(source, outputs);
+    rows.index = position_[place_of(source.attention_rank, batch.rounds[s])].data();
+    reply_source(batch, s, rows, source.rows);
   }
   release(batch);
   return {};
@@ -100,20 +105,28 @@ void ExpertEnd::finish_reply(ReplySlot& slot) {
   statistics_.wire_bytes += sizeof(SlotHeader) + body;
 }
 
-void ExpertEnd::reply_source(const ReplyRows& rows, std::uint64_t round) {
+// Goes on with the reply to one source, up to row `until`; ends it with its last row.
+void ExpertEnd::reply_source(BatchState& batch, std::size_t s, const ReplyRows& rows,
+                             std::uint32_t until) {
+  const BatchSource& source = batch.sources[s];
   const bool reduced = context_.config.combine == Combine::reduced;
-  ReplySlot slot{links_[rows.source->attention_rank].get(), round, {}, nullptr};
-  slot.header.rows =
-      reduced ? rows.source->rows : static_cast<std::uint32_t>(rows.source->pairs.size());
-  at({HookPoint::pre_combine_send, context_.group->config.world_rank, rows.source->attention_rank,
-      round});
-  if (!begin_reply(*rows.source, slot, ReplyStatus::ok)) return;
-  if (reduced) {
-    write_reduced(rows, slot);
-  } else {
-    write_per_expert(rows, slot);
+  ReplySlot& slot = replies_[place_of(source.attention_rank, batch.rounds[s])];
+  if (slot.done) return;
+  if (!slot.begun) {
+    slot.begun = true;
+    slot.link = links_[source.attention_rank].get();
+    slot.round = batch.rounds[s];
+    slot.header.rows = reduced ? source.rows : static_cast<std::uint32_t>(source.pairs.size());
+    at({HookPoint::pre_combine_send, context_.group->config.world_rank, source.attention_rank,
+        slot.round});
+    slot.done = !begin_reply(source, slot, ReplyStatus::ok);
   }
-  finish_reply(slot);
+  if (!slot.done && reduced) write_reduced(rows, slot, until);
+  if (!slot.done && !reduced) write_per_expert(rows, slot, until);
+  if (until < source.rows) return;
+  if (!slot.done) finish_reply(slot);
+  slot.done = true;
+  ++batch.answered;
 }
 
 // Columns of one row to write before the reader is told: all that are left, or a piece of a large
@@ -135,15 +148,15 @@ void ExpertEnd::tell(ReplySlot& slot, std::size_t lines) {
 }
 
 // Per row: acc = +0; acc = fma(w, y, acc) over its entries in (k, part) order; rounded once.
-void ExpertEnd::write_reduced(const ReplyRows& rows, ReplySlot& slot) {
+void ExpertEnd::write_reduced(const ReplyRows& rows, ReplySlot& slot, std::uint32_t until) {
   const std::size_t wire_bytes = size_of(context_.config.wire);
   transport::SumRow sum;
   sum.rows = row_pointers_.data();
   sum.weights = row_weights_.data();
   sum.streaming = slot.streaming;
-  std::uint32_t pair = 0;
-  for (std::uint32_t row = 0; row < rows.source->rows; ++row) {
-    sum.count = collect_row(rows, row, pair);
+  for (; slot.next_row < until; ++slot.next_row) {
+    const std::uint32_t row = slot.next_row;
+    sum.count = collect_row(rows, row, slot.next_pair);
     std::byte* to = slot.rows + row * slot.link->out().row_bytes;
     for (std::size_t column = 0; column < context_.config.hidden; column += sum.columns) {
       sum.columns = piece_columns(slot, column);
@@ -191,11 +204,13 @@ std::uint32_t ExpertEnd::collect_row(const ReplyRows& rows, std::uint32_t row,
   return count;
 }
 
-void ExpertEnd::write_per_expert(const ReplyRows& rows, ReplySlot& slot) {
+void ExpertEnd::write_per_expert(const ReplyRows& rows, ReplySlot& slot, std::uint32_t until) {
   const transport::RowKernels& kernels = transport::row_kernels();
   const transport::CopyFunction copy = slot.streaming ? kernels.copy_streaming : kernels.copy;
   const std::size_t bytes = context_.config.hidden * size_of(context_.config.wire);
-  for (std::uint32_t pair = 0; pair < slot.header.rows; ++pair) {
+  for (; slot.next_pair < slot.header.rows && rows.source->pairs[slot.next_pair].row < until;
+       ++slot.next_pair) {
+    const std::uint32_t pair = slot.next_pair;
     const std::size_t from = rows.index != nullptr ? rows.index[pair] : pair;
     copy(slot.rows + pair * slot.link->out().row_bytes, rows.base + from * rows.stride_bytes,
          bytes);
@@ -210,7 +225,16 @@ void ExpertEnd::refuse_source(const BatchSource& source, std::uint64_t round, Re
 
 void ExpertEnd::abandon(BatchState& batch) noexcept {
   for (std::size_t s = 0; s < batch.sources.size(); ++s) {
-    refuse_source(batch.sources[s], batch.rounds[s], ReplyStatus::unserved);
+    ReplySlot& open = replies_[place_of(batch.sources[s].attention_rank, batch.rounds[s])];
+    if (open.done) continue;
+    if (!open.begun) {
+      refuse_source(batch.sources[s], batch.rounds[s], ReplyStatus::unserved);
+    } else {  // the reader may have the header and some rows; the rest never comes
+      open.header.status = ReplyStatus::unserved;
+      open.link->change_status(open.round, ReplyStatus::unserved);
+      finish_reply(open);
+      open.done = true;
+    }
   }
   ++statistics_.abandoned;
   release(batch);

@@ -108,6 +108,9 @@ void add_run(CLI::App& app, Options& o) {
                      {{"reduced", Combine::reduced}, {"per-expert", Combine::per_expert}});
   add_words<Input>(app, "--input", o.input, "where x is written",
                    {{"private", Input::own}, {"arena", Input::arena}});
+  add_words<Receive>(
+      app, "--receive", o.receive, "when expert ranks begin: auto = early if every rank has a core",
+      {{"auto", Receive::automatic}, {"whole", Receive::whole}, {"early", Receive::early}});
   add_words<Wait>(app, "--wait", o.wait, "how a blocked rank waits",
                   {{"auto", Wait::automatic},
                    {"spin", Wait::spin},

@@ -14,6 +14,8 @@ namespace m2n::perf {
 
 enum class Op : std::uint8_t { dispatch, combine, roundtrip, put };
 enum class Input : std::uint8_t { own, arena };
+// Expert ranks begin with whole batches, or with rows as they come.
+enum class Receive : std::uint8_t { automatic, whole, early };
 enum class Baseline : std::uint8_t { none, mpi };
 
 const char* name(Op op) noexcept;
@@ -44,6 +46,7 @@ struct Options {
   std::uint32_t micro_batches = 1;
   Combine combine = Combine::reduced;
   Input input = Input::own;
+  Receive receive = Receive::automatic;
   Wait wait = Wait::automatic;
   std::uint32_t iterations = 0;  // timed ones per size and engine; 0 = as many as fit half a second
   std::uint32_t warmup = 0;      // 0 = chosen by size

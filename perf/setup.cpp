@@ -84,6 +84,9 @@ Status settle_run(const Setup& setup, const std::optional<World>& world) {
   if (o.micro_batches > o.depth) {
     return bad("--micro-batches = {}, allowed: 1..{} (--depth)", o.micro_batches, o.depth);
   }
+  if (o.receive == Receive::early && (o.layout != Layout::rows || size_of(o.dtype) == 1)) {
+    return bad("--receive = early, allowed with --layout rows and --dtype bf16, f16, f32");
+  }
   if (o.input == Input::arena && o.exchange == ExchangeKind::push) {
     return bad("--input = arena, allowed with --exchange auto, shared (push copies rows anyway)");
   }

@@ -35,7 +35,7 @@ std::size_t head_bytes(const void* to) {
 
 // Plain stores ask for their lines this far ahead: a line of a window is far more often in another
 // core's cache than in ours, and one store buffer alone does not keep enough of them on their way.
-constexpr std::size_t own_ahead_bytes = 2048;
+inline constexpr std::size_t own_ahead_bytes = 2048;
 
 inline void own_lines(std::byte* to, std::size_t bytes) {
   for (std::size_t at = 0; at < bytes; at += 64) __builtin_prefetch(to + at, 1, 3);

@@ -86,6 +86,8 @@ class M2N_EXPORT Batch {
   std::uint32_t layer() const noexcept;
   std::uint32_t micro_batch() const noexcept;
   std::span<const BatchSource> sources() const noexcept;
+  // How many of a source's rows may be read: all, unless the batch was received early.
+  std::uint32_t rows_ready(std::size_t source) const noexcept;
   // Empty views for Layout::rows, and for a batch that overflowed its capacity.
   const GroupedRows& grouped() const noexcept;
   std::size_t total_rows() const noexcept;

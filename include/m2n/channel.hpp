@@ -69,6 +69,10 @@ struct ReceivePolicy {
   // grouped and packed: give this batch as rows instead (after `exhausted`, which has taken
   // nothing).
   bool as_rows = false;
+  // Rows only: the batch is given as soon as every source's row information is there, while rows
+  // are still on their way (mapped pairs; others give whole rounds). Batch::rows_ready and
+  // Channel::await_rows tell how far they are, Channel::reply_rows answers them piece by piece.
+  bool early = false;
 };
 
 // How a payload row lies in a batch: offsets_bytes[0] = hidden vector, then the extra arrays.
@@ -163,6 +167,14 @@ class M2N_EXPORT Channel {
   // Layout::rows: one Outputs per source, row j = y of its pairs[j]. Never waits. The batch is used
   // up.
   Status reply(Batch& batch, std::span<const Outputs> per_source);
+  // Layout::rows: the same for source `source` alone and its rows below `rows` that have not been
+  // replied to; `rows` = all of them ends that source, and the batch is used up when all sources
+  // have been ended. A following reply() answers whatever is left. Never waits: `invalid` for rows
+  // that are not there yet.
+  Status reply_rows(Batch& batch, std::size_t source, std::uint32_t rows, const Outputs& outputs);
+  // Waits until the first `rows` rows of a source of an early batch may be read.
+  Status await_rows(const Batch& batch, std::size_t source, std::uint32_t rows,
+                    Timeout timeout = {});
   // Layout::grouped and packed: y at the rows of the batch's own geometry.
   Status reply(Batch& batch, const Outputs& grouped);
 

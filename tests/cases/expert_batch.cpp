@@ -151,27 +151,73 @@ std::string check_batch(const ExpertSide& side, const Channel& channel, const Ba
 
 namespace {
 
+// The y rows of one source, in the form the scenario asks for.
+class SourceAnswer {
+ public:
+  SourceAnswer(const ExpertSide& side, const BatchSource& source)
+      : side_{side},
+        source_{source},
+        stride_{side.config->hidden * size_of(side.config->wire) + side.scenario->form.y_pad_bytes},
+        y_(source.pairs.size() * stride_, std::byte{0xFF}) {
+    const auto count = static_cast<std::uint32_t>(source.pairs.size());
+    for (std::uint32_t j = 0; j < count; ++j)
+      order_.push_back(side.scenario->form.y_index ? count - 1 - j : j);
+  }
+  // Of all rows below `rows`.
+  void compute(const reference::Expert& expert, std::uint32_t rows) {
+    for (; next_ < source_.pairs.size() && source_.pairs[next_].row < rows; ++next_) {
+      const Pair& pair = source_.pairs[next_];
+      const Identity& who = side_.identity[pair.local_expert];
+      expert(source_.payload(pair.row), who.expert, who.part, y_.data() + order_[next_] * stride_);
+    }
+  }
+  Outputs outputs() const {
+    const Form& form = side_.scenario->form;
+    return {y_.data(), form.y_pad_bytes == 0 ? 0 : stride_, form.y_index ? order_.data() : nullptr};
+  }
+
+ private:
+  const ExpertSide& side_;
+  const BatchSource& source_;
+  std::size_t stride_;
+  std::vector<std::byte> y_;
+  std::vector<std::uint32_t> order_;
+  std::size_t next_ = 0;
+};
+
 Status answer_rows(const ExpertSide& side, const reference::Expert& expert, Batch& batch,
                    Channel& channel) {
-  const Form& form = side.scenario->form;
-  const std::size_t stride = side.config->hidden * size_of(side.config->wire) + form.y_pad_bytes;
-  std::vector<std::vector<std::byte>> memory;
-  std::vector<std::vector<std::uint32_t>> index;
+  std::vector<SourceAnswer> answers;
   std::vector<Outputs> outputs;
   for (const BatchSource& source : batch.sources()) {
-    const auto count = static_cast<std::uint32_t>(source.pairs.size());
-    std::vector<std::byte>& y = memory.emplace_back(count * stride, std::byte{0xFF});
-    std::vector<std::uint32_t>& order = index.emplace_back();
-    for (std::uint32_t j = 0; j < count; ++j) {
-      order.push_back(form.y_index ? count - 1 - j : j);
-      const Pair& pair = source.pairs[j];
-      const Identity& who = side.identity[pair.local_expert];
-      expert(source.payload(pair.row), who.expert, who.part, y.data() + order[j] * stride);
-    }
-    outputs.push_back(
-        {y.data(), form.y_pad_bytes == 0 ? 0 : stride, form.y_index ? order.data() : nullptr});
+    answers.emplace_back(side, source).compute(expert, source.rows);
+    outputs.push_back(answers.back().outputs());
   }
   return channel.reply(batch, outputs);
+}
+
+// Pieces of any size; the last source is sometimes left to reply().
+Status answer_early(const ExpertSide& side, const reference::Expert& expert, Batch& batch,
+                    Channel& channel) {
+  const std::vector<BatchSource> sources{batch.sources().begin(), batch.sources().end()};
+  std::vector<SourceAnswer> answers;
+  std::vector<Outputs> outputs;
+  for (const BatchSource& source : sources)
+    outputs.push_back(answers.emplace_back(side, source).outputs());
+  const bool whole = sources.front().operation % 2 != 0;
+  for (std::size_t s = 0; s < sources.size(); ++s) {
+    const bool last = whole && s + 1 == sources.size();
+    std::uint32_t cut = last ? sources[s].rows : static_cast<std::uint32_t>(s % 3);
+    for (std::uint32_t rows = 0;; cut = cut % 5 + 1) {
+      rows = std::min(sources[s].rows, rows + cut);
+      if (Status come = channel.await_rows(batch, s, rows); !come) return come;
+      answers[s].compute(expert, rows);
+      if (last) break;
+      if (Status sent = channel.reply_rows(batch, s, rows, outputs[s]); !sent) return sent;
+      if (rows == sources[s].rows) break;
+    }
+  }
+  return whole ? channel.reply(batch, outputs) : Status{};
 }
 
 }  // namespace
@@ -179,6 +225,8 @@ Status answer_rows(const ExpertSide& side, const reference::Expert& expert, Batc
 Status answer(const ExpertSide& side, Batch& batch, Channel& channel) {
   const reference::Expert expert =
       side.scenario->expert ? side.scenario->expert : scaling_expert(*side.config);
+  if (side.config->layout == Layout::rows && side.scenario->early)
+    return answer_early(side, expert, batch, channel);
   if (side.config->layout == Layout::rows) return answer_rows(side, expert, batch, channel);
   const GroupedRows& grouped = batch.grouped();
   const std::size_t stride =

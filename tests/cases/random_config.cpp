@@ -146,6 +146,7 @@ Scenario random_scenario(std::uint64_t seed) {
   scenario.use_serve = ranks.both && random.chance(2);
   scenario.form = random_form(random, scenario.channel);
   scenario.steps = random.between(1, 7);
+  scenario.early = random.chance(3);
   scenario.in_flight = ranks.both ? 1 : random.between(1, scenario.channel.depth);
   scenario.newest_first = random.chance(3);
   scenario.min_sources = random.between(1, ranks.attention);
@@ -199,6 +200,7 @@ std::string describe(const Scenario& scenario) {
   add("max", c.max_tokens);
   add("depth", c.depth);
   add("in_flight", scenario.in_flight);
+  add("early", scenario.early);
   add("newest_first", scenario.newest_first);
   add("steps", scenario.steps);
   add("touched", c.presence == Presence::touched);

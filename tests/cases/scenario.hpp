@@ -42,6 +42,7 @@ struct Scenario {
   bool newest_first = false;    // fill up, then combine from the newest to the oldest
   bool use_serve = false;       // both roles: serve() instead of combine()
   std::uint32_t min_sources = 1;
+  bool early = false;  // rows layout: batches are read and answered while rows are on their way
   std::function<reference::Inputs(std::uint32_t a, std::uint32_t step)> inputs;
   reference::Expert expert{};  // default: scaling_expert
   bool check_batches = true;
