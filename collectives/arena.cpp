@@ -8,6 +8,7 @@
 #include "collectives/attention_end.hpp"
 #include "collectives/layout.hpp"
 #include "collectives/slot.hpp"
+#include "collectives/wait.hpp"
 #include "transport/text.hpp"
 
 namespace m2n::collectives {
@@ -19,6 +20,12 @@ std::size_t arena_rows(const ChannelConfig& config, std::size_t stride_bytes) no
 
 AttentionEnd::~AttentionEnd() {
   if (arena_.ring) worker_.transport().drop_memory(arena_.memory);
+}
+
+bool AttentionEnd::wants_arena() const noexcept {
+  const ExchangeKind exchange = context_.config.exchange;
+  return exchange == ExchangeKind::shared ||
+         (exchange == ExchangeKind::automatic && worker_.transport().capabilities().mapped);
 }
 
 Result<transport::Blob> AttentionEnd::make_arena() {
@@ -46,7 +53,10 @@ void AttentionEnd::seal_arena() noexcept {
 
 Result<ArenaBlock> AttentionEnd::arena_acquire(std::uint32_t tokens) {
   if (!arena_.ring) {
-    return transport::refuse({"arena_acquire", "exchange", "not shared", "shared", context_.rank(),
+    const bool push = context_.config.exchange == ExchangeKind::push;
+    return transport::refuse({"arena_acquire", "exchange",
+                              push ? "push" : "automatic over memory that is not shared",
+                              "shared, or automatic where peers share memory", context_.rank(),
                               "ChannelConfig::exchange"});
   }
   if (tokens > context_.config.max_tokens) {
@@ -101,29 +111,41 @@ bool AttentionEnd::lies_as_in_arena(const Dispatch& arguments) const noexcept {
   return true;
 }
 
-// Finds the block that x lies in, or copies x into a new one.
+// Finds the block that x lies in, or copies x into a new one, unless pushing its rows costs less.
 Status AttentionEnd::place_in_arena(Operation& operation, const Dispatch& arguments) {
   operation.block = ArenaRing::none;
   if (!arena_.ring) return {};
   const std::uint32_t row = arena_.row_of(arguments.x.base);
-  if (operation.first == operation.last) {
-    if (row != ArenaRing::none) arena_release(row);  // nothing of it is sent
-    return {};
-  }
-  if (row != ArenaRing::none && lies_as_in_arena(arguments)) {
+  if (row != ArenaRing::none && operation.first != operation.last && lies_as_in_arena(arguments)) {
     operation.block = arena_.ring->use(row, arguments.tokens);
     operation.arena_row = row;
     if (operation.block != ArenaRing::none) return {};
   }
+  Status copied;
+  const bool shared = context_.config.exchange == ExchangeKind::shared;
+  if (operation.first != operation.last &&
+      (shared ||
+       exchange_choice_.copy_once(operation.last - operation.first, operation.plan.rows()))) {
+    copied = copy_to_arena(operation, arguments);
+    if (!copied && shared) return copied;  // else its rows are pushed
+  }
+  if (row != ArenaRing::none) arena_release(row);  // x lay there, but not as receivers read it
+  return {};
+}
+
+Status AttentionEnd::copy_to_arena(Operation& operation, const Dispatch& arguments) {
   Result<ArenaBlock> block = arena_acquire(arguments.tokens);
   if (!block) return block.status();
   operation.arena_row = arena_.row_of(block->base);
   operation.block = arena_.ring->use(operation.arena_row, arguments.tokens);
+  const Clock::time_point begin = Clock::now();
   for (std::uint32_t token = operation.first; token < operation.last; ++token) {
     const RowInfo one{token, 0};
     copy_rows(block->base + token * arena_.stride_bytes, {&one, 1}, arguments);
   }
-  if (row != ArenaRing::none) arena_release(row);  // x lay there, but not as receivers read it
+  const std::chrono::nanoseconds took = Clock::now() - begin;
+  exchange_choice_.copied(operation.last - operation.first,
+                          static_cast<std::uint64_t>(took.count()));
   return {};
 }
 

@@ -9,6 +9,7 @@
 
 #include "collectives/arena.hpp"
 #include "collectives/channel_end.hpp"
+#include "collectives/exchange_choice.hpp"
 #include "collectives/ledger.hpp"
 #include "collectives/route_plan.hpp"
 #include "collectives/store_choice.hpp"
@@ -43,7 +44,9 @@ class AttentionEnd final : public ChannelEnd {
   Result<ArenaBlock> arena_acquire(std::uint32_t tokens);
   // A block that will not be dispatched after all.
   Status arena_release(const ArenaBlock& block);
-  // exchange = shared: registers the arena and gives what peers import.
+  // Where peers can read it.
+  bool wants_arena() const noexcept;
+  // Registers the arena and gives what peers import.
   Result<transport::Blob> make_arena();
   void seal_arena() noexcept;
   Status timed_out_combine(std::uint64_t operation) const {
@@ -94,11 +97,13 @@ class AttentionEnd final : public ChannelEnd {
   Operation* free_operation() noexcept;
   Result<Operation*> open_operation(const Dispatch& arguments);
   Status check_credits(const Operation& operation);
+  void send_all(Operation& operation, const Dispatch& arguments);
   void send(Operation& operation, std::uint32_t peer, const Dispatch& arguments);
   void on_message(std::uint32_t peer, const ControlMessage& message) override;
   void arena_release(std::uint32_t row) noexcept;
   bool lies_as_in_arena(const Dispatch& arguments) const noexcept;
   Status place_in_arena(Operation& operation, const Dispatch& arguments);
+  Status copy_to_arena(Operation& operation, const Dispatch& arguments);
   void write_index(std::byte* to, const Operation& operation, std::span<const RowInfo> rows) const;
   bool rows_read(const Operation& operation) const;
   void free_block(Operation& operation) noexcept;
@@ -127,6 +132,7 @@ class AttentionEnd final : public ChannelEnd {
   std::vector<Operation> operations_;
   std::vector<Ledger> ledgers_;             // per pair
   std::vector<StoreChoice> store_choices_;  // per pair
+  ExchangeChoice exchange_choice_;
   std::uint64_t next_operation_ = 0;
   transport::SumFunction sum_;
   std::vector<const void*> row_pointers_;  // of the token that is being summed

@@ -176,7 +176,7 @@ Result<Hello> Opening::windows() {
   if (impl_->attention) {
     if (Status status = export_end(hello, *impl_->attention, true); !status) return status;
   }
-  if (impl_->attention && impl_->context.config.exchange == ExchangeKind::shared) {
+  if (impl_->attention && impl_->attention->wants_arena()) {
     Result<transport::Blob> arena = impl_->attention->make_arena();
     if (!arena) return arena.status();
     hello.value("arena", std::move(*arena));
@@ -199,9 +199,9 @@ Status Opening::attach(const std::vector<Hello>& peers) {
   }
   if (!impl_->expert) return {};
   if (Status status = attach_end(*impl_->expert, false, peers); !status) return status;
-  if (impl_->context.config.exchange != ExchangeKind::shared) return {};
   for (std::uint32_t rank = 0; rank < impl_->expert->links().size(); ++rank) {
     const Bytes* arena = peers[impl_->expert->links()[rank]->peer_rank()].find("arena");
+    if (arena == nullptr && impl_->context.config.exchange != ExchangeKind::shared) continue;
     if (arena == nullptr)
       return {Code::invalid, Scope::group, "open: an attention rank has no arena"};
     if (Status status = impl_->expert->attach_arena(rank, *arena); !status) return status;

@@ -78,7 +78,9 @@ std::size_t expert_host_bytes(Checked& size, const ChannelConfig& config, const 
     batch = size.add(batch, size.multiply(grouped_rows, 2 * sizeof(std::uint32_t)));
   }
   const std::size_t per_pair = sizeof(Pair) + (grouped ? sizeof(std::uint32_t) : 0);
+  constexpr std::size_t reply = 144;  // ExpertEnd::ReplySlot
   std::size_t round = size.multiply(size.multiply(config.max_tokens, shape.pairs), per_pair);
+  round = size.add(round, reply);
   round = size.add(round, (grouped ? 2 : 1) * sizeof(std::vector<Pair>));
   std::size_t host = size.add(size.multiply(batches, batch), size.multiply(rounds, round));
   host = size.add(host, size.multiply(shape.local_experts, sizeof(std::uint64_t)));
@@ -117,7 +119,7 @@ Result<ChannelSizes> sizes_of(const ChannelConfig& config, const Shape& shape) {
   sizes.expert_window_bytes = size.multiply(out->window_bytes(), shape.attention_ranks);
   sizes.attention_staging_bytes = size.multiply(out->window_bytes(), shape.expert_ranks);
   sizes.expert_staging_bytes = size.multiply(back->window_bytes(), shape.attention_ranks);
-  if (config.exchange == ExchangeKind::shared)
+  if (config.exchange != ExchangeKind::push)
     sizes.arena_bytes = size.multiply(arena_rows(config, row->stride_bytes), row->stride_bytes);
   sizes.attention_host_bytes = attention_host_bytes(size, config, shape);
   sizes.expert_host_bytes = expert_host_bytes(size, config, shape, grouped.rows);

@@ -5,6 +5,7 @@
 #include "collectives/attention_end.hpp"
 #include "collectives/hooks.hpp"
 #include "collectives/slot.hpp"
+#include "collectives/wait.hpp"
 #include "transport/text.hpp"
 
 namespace m2n::collectives {
@@ -112,13 +113,23 @@ Result<std::uint64_t> AttentionEnd::dispatch(const Dispatch& arguments) {
   operation.any_failed = false;
   operation.streaming =
       operation.plan.rows() * context_.row_format.stride_bytes >= streaming_round_bytes;
+  send_all(operation, arguments);
+  count(operation);
+  return operation.number;
+}
+
+void AttentionEnd::send_all(Operation& operation, const Dispatch& arguments) {
   const auto peers = static_cast<std::uint32_t>(links_.size());
+  const bool timed = context_.config.exchange == ExchangeKind::automatic && arena_.ring &&
+                     operation.block == ArenaRing::none && peers > 1;
+  const Clock::time_point begin = timed ? Clock::now() : Clock::time_point{};
   for (std::uint32_t i = 0; i < peers; ++i) {
     const std::uint32_t peer = (attention_rank_ + i) % peers;
     if (operation.peers[peer].touched) send(operation, peer, arguments);
   }
-  count(operation);
-  return operation.number;
+  if (!timed) return;
+  const std::chrono::nanoseconds took = Clock::now() - begin;
+  exchange_choice_.pushed(operation.plan.rows(), static_cast<std::uint64_t>(took.count()));
 }
 
 void AttentionEnd::count(const Operation& operation) {

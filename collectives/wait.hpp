@@ -30,6 +30,7 @@ struct WaitPolicy {
   std::chrono::nanoseconds spin{50'000};
   std::chrono::nanoseconds yield{1'000'000};
   std::chrono::nanoseconds sleep_limit{20'000'000};  // a lost wake-up costs no more than this
+  bool adapts = false;                               // spins only while that pays
 
   static WaitPolicy make(Wait wait, bool oversubscribed) noexcept {
     using std::chrono::nanoseconds;
@@ -38,14 +39,17 @@ struct WaitPolicy {
       case Wait::spin:
         return {forever, nanoseconds{0}};
       case Wait::yield:
-        return {nanoseconds{1000}, forever};
+        return {nanoseconds{0}, forever};
       case Wait::sleep:
-        return {nanoseconds{1000}, nanoseconds{0}};
+        return {nanoseconds{0}, nanoseconds{0}};
       case Wait::automatic:
         break;
     }
-    if (oversubscribed) return {nanoseconds{1000}, nanoseconds{4'000'000}};
-    return {};
+    // Whoever is waited for may need this very core.
+    if (oversubscribed) return {nanoseconds{0}, nanoseconds{4'000'000}};
+    WaitPolicy policy;
+    policy.adapts = true;
+    return policy;
   }
 };
 
@@ -71,19 +75,26 @@ class Deadline {
 };
 
 // Calls step() until it returns anything but `again`; Code::timeout when the deadline passes first.
-// idle() is called between tries once spinning has not helped: it pumps, and looks for dead peers.
+// idle() is called now and then once spinning has not helped: it pumps, and looks for dead peers.
 template <class Step, class Idle>
 Status wait_until(Worker& worker, const WaitPolicy& policy, const Deadline& deadline, Step&& step,
                   Idle&& idle) {
-  const int first_tries = policy.spin > std::chrono::nanoseconds{1000} ? 64 : 8;
+  const bool spins = policy.spin.count() > 0 && (!policy.adapts || worker.spin_record().pays());
+  const int first_tries = spins ? 64 : 2;
   for (int i = 0; i < first_tries; ++i) {
-    if (Status status = step(); status.code() != Code::again) return status;
+    if (Status status = step(); status.code() != Code::again) {
+      if (spins) worker.spin_record().ended(true);
+      return status;
+    }
     pause();
   }
   const Clock::time_point spin_start = Clock::now();
-  for (std::uint32_t round = 0;; ++round) {
+  for (std::uint32_t round = 0; spins; ++round) {
     Status status = step();
-    if (status.code() != Code::again) return status;
+    if (status.code() != Code::again) {
+      worker.spin_record().ended(true);
+      return status;
+    }
     if (round % 32 != 0) {
       pause();
       continue;
@@ -94,11 +105,12 @@ Status wait_until(Worker& worker, const WaitPolicy& policy, const Deadline& dead
       if (round % 1024 == 0) idle();
       continue;
     }
+    worker.spin_record().ended(false);
     break;
   }
   const Clock::time_point yield_start = Clock::now();
-  for (;;) {
-    idle();
+  for (std::uint32_t round = 0;; ++round) {
+    if (round % 16 == 0 || worker.has_pending()) idle();
     Status status = step();
     if (status.code() != Code::again) return status;
     const Clock::time_point now = Clock::now();
@@ -113,6 +125,7 @@ Status wait_until(Worker& worker, const WaitPolicy& policy, const Deadline& dead
     worker.transport().doorbell().sleep([&] { return (status = step()).code() != Code::again; },
                                         limit);
     if (status.code() != Code::again) return status;
+    round = ~0u;  // messages may be what woke us
   }
 }
 

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "collectives/spin_record.hpp"
 #include "m2n/status.hpp"
 #include "transport/transport.hpp"
 
@@ -45,6 +46,7 @@ class Worker {
   void check_peers();
   // Which channel is looked at first when one of several is to be taken: they take turns.
   std::size_t turn() const noexcept { return turn_; }
+  SpinRecord& spin_record() noexcept { return spin_record_; }
   void set_turn(std::size_t turn) noexcept { turn_ = turn; }
   // True while something waits that only pump() moves on.
   bool has_pending() const noexcept;
@@ -54,6 +56,7 @@ class Worker {
   std::uint32_t world_rank_;
   std::uint32_t index_;
   std::size_t turn_ = 0;
+  SpinRecord spin_record_;
   std::map<std::pair<std::uint32_t, std::uint32_t>, transport::PeerId> peers_;
   std::vector<ChannelEnd*> ends_;
   std::vector<PairLink*> links_;  // by link id; null where one has gone

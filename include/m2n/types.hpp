@@ -65,7 +65,8 @@ enum class Presence : std::uint8_t { every, touched };
 enum class Weights : std::uint8_t { library, caller };
 
 // push: rows are copied into the receiver's window. shared: receivers gather from the sender's
-// arena.
+// arena. automatic: rows that lie in the arena are shared; others go the way that costs the sender
+// less, which it measures; pushed where peers share no memory.
 enum class ExchangeKind : std::uint8_t { automatic, push, shared };
 
 // How a blocked call spends its time. automatic = spin, then yield, then sleep.

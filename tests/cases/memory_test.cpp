@@ -120,8 +120,10 @@ void expect_counted(const Scenario& scenario, bool mapped = true) {
   EXPECT_EQ(all.size(), m + n);
   for (const Counted& rank : all) {
     std::size_t told = rank.attends ? sizes->attention_bytes : sizes->expert_bytes;
-    if (!mapped)
+    if (!mapped) {  // nobody could read an arena
       told += rank.attends ? sizes->attention_staging_bytes : sizes->expert_staging_bytes;
+      told -= rank.attends ? sizes->arena_bytes : 0;
+    }
     // Hellos in the store, tables of the transport and the like.
     constexpr std::size_t odds_and_ends = 16 << 10;
     EXPECT_LE(rank.bytes, told + told / 20 + odds_and_ends)

@@ -227,9 +227,13 @@ TEST_F(Misuse, Reply) {
 }
 
 TEST_F(Misuse, ReceiveAndArena) {
-  expect_parts(channel_.arena_acquire(1).status(),  // 29
-               {"arena_acquire", "exchange", "not shared", "shared", "ChannelConfig::exchange"});
   ChannelConfig config = usual_channel(experts, top_k, hidden, max_tokens);
+  config.name = "push";
+  config.exchange = ExchangeKind::push;
+  Result<Channel> push = group_.open(config);
+  ASSERT_TRUE(bool(push)) << push.status().text();
+  expect_parts(push->arena_acquire(1).status(),  // 29
+               {"arena_acquire", "exchange", "push", "shared", "ChannelConfig::exchange"});
   config.name = "arena";
   config.exchange = ExchangeKind::shared;
   Result<Channel> shared = group_.open(config);

@@ -74,7 +74,7 @@ Form random_form(Random& random, const ChannelConfig& config) {
   form.y_pad_bytes = random.chance(2) ? random.below(9) * size_of(config.wire) : 0;
   form.y_index = random.chance(2);
   form.own_buffer = random.chance(3);
-  form.arena = config.exchange == ExchangeKind::shared && random.chance(2);
+  form.arena = config.exchange != ExchangeKind::push && random.chance(2);
   return form;
 }
 

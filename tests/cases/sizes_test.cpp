@@ -80,7 +80,7 @@ void expect_sizes(const ChannelConfig& config, std::uint32_t m, std::uint32_t n)
   ASSERT_TRUE(sizes->attention_bytes ==
               sizes->attention_window_bytes + sizes->arena_bytes + sizes->attention_host_bytes);
   ASSERT_EQ(sizes->expert_bytes, sizes->expert_window_bytes + sizes->expert_host_bytes);
-  ASSERT_EQ(sizes->arena_bytes != 0, config.exchange == ExchangeKind::shared);
+  ASSERT_EQ(sizes->arena_bytes != 0, config.exchange != ExchangeKind::push);
   ASSERT_TRUE(Wide{sizes->expert_window_bytes} <= want.expert_window * 12 / 10 + Wide{m} * 65536);
 }
 

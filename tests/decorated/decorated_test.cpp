@@ -80,6 +80,13 @@ TEST(Decorated, TheSharedExchangeNeedsMappedMemory) {
       }
     });
     scenario.channel.exchange = ExchangeKind::automatic;
+    scenario.finally = [](Rank& rank, Channel& channel) {
+      if (rank.attends()) {
+        const Status none = channel.arena_acquire(1).status();
+        EXPECT_NE(none.text().find("automatic over memory that is not shared"), std::string::npos)
+            << none.text();
+      }
+    };
     run(scenario);
   }
 }

@@ -1,5 +1,5 @@
-// The two small state machines of a channel end, on random walks against plain models: the ledger
-// of credits and the ring of arena blocks. Pure, one thread.
+// The small state machines of a channel end: the ledger of credits and the ring of arena blocks on
+// random walks against plain models; what a worker remembers of its waits. Pure, one thread.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -9,6 +9,7 @@
 
 #include "collectives/arena_ring.hpp"
 #include "collectives/ledger.hpp"
+#include "collectives/spin_record.hpp"
 #include "tests/support/payload.hpp"
 
 namespace m2n::testing {
@@ -16,6 +17,7 @@ namespace {
 
 using collectives::ArenaRing;
 using collectives::Ledger;
+using collectives::SpinRecord;
 
 TEST(Ledger, CombineOneBeforeCombineZeroFreesNothing) {
   Ledger ledger{2};
@@ -185,6 +187,24 @@ TEST(ArenaRing, UnknownRowsHaveNoBlock) {
   EXPECT_EQ(ring.use(6, 1), ArenaRing::none);
   EXPECT_EQ(ring.use(2, 2), ArenaRing::none);
   EXPECT_NE(ring.use(3, 3), ArenaRing::none);
+}
+
+TEST(SpinRecord, GivesUpWhatIsVainAndTriesAgain) {
+  SpinRecord record;
+  for (int i = 0; i < 8; ++i) {
+    EXPECT_TRUE(record.pays());
+    record.ended(false);
+  }
+  int spins = 0;
+  for (int i = 0; i < 160; ++i) {
+    if (!record.pays()) continue;
+    ++spins;
+    record.ended(false);
+  }
+  EXPECT_EQ(spins, 10);
+  while (!record.pays()) continue;
+  record.ended(true);
+  for (int i = 0; i < 100; ++i) EXPECT_TRUE(record.pays());
 }
 
 }  // namespace
