@@ -40,6 +40,8 @@ class Engine {
   std::uint64_t wrong_ = 0;
 };
 
+// Whole batches, or pieces of them where Setup::piece says so.
 Result<std::unique_ptr<Engine>> make_library_engine(const Seat& seat, Group& group);
+Result<std::unique_ptr<Engine>> make_pieces_engine(const Seat& seat, Group& group);
 
 }  // namespace m2n::perf

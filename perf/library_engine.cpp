@@ -231,6 +231,7 @@ Status LibraryEngine::expert(std::uint64_t first, bool check, std::span<Record> 
 }  // namespace
 
 Result<std::unique_ptr<Engine>> make_library_engine(const Seat& seat, Group& group) {
+  if (seat.setup->piece(seat.tokens) < seat.tokens) return make_pieces_engine(seat, group);
   auto channel = group.open(seat.setup->channel(seat.tokens));
   if (!channel) return channel.status();
   auto engine = std::make_unique<LibraryEngine>(seat, std::move(*channel));

@@ -104,6 +104,9 @@ void add_run(CLI::App& app, Options& o) {
   app.add_option("--micro-batches", o.micro_batches, "operations in flight that the tool keeps")
       ->check(CLI::Range(1, 16))
       ->capture_default_str();
+  app.add_option("--max-tokens", o.max_tokens,
+                 "tokens of one operation; larger batches go in pieces (default: by size)")
+      ->check(CLI::Range(1, 1 << 20));
   add_words<Combine>(app, "--combine", o.combine, "who adds a token's experts",
                      {{"reduced", Combine::reduced}, {"per-expert", Combine::per_expert}});
   add_words<Input>(app, "--input", o.input, "where x is written",

@@ -44,6 +44,7 @@ struct Options {
   Op op = Op::roundtrip;
   std::uint32_t depth = 2;
   std::uint32_t micro_batches = 1;
+  std::uint32_t max_tokens = 0;  // of one operation; 0 = chosen by size
   Combine combine = Combine::reduced;
   Input input = Input::own;
   Receive receive = Receive::automatic;

@@ -57,6 +57,7 @@ Line shape_line(const Setup& setup, const RunFacts& facts, const SizeRun& run) {
   line.hidden = setup.hidden;
   line.dtype = m2n::name(setup.options.dtype);
   line.tokens = run.tokens;
+  line.pieces = (run.tokens + setup.piece(run.tokens) - 1) / setup.piece(run.tokens);
   line.routing = setup.options.routing;
   line.oversubscribed = facts.oversubscribed;
   line.noisy = run.stolen > 0.01;

@@ -20,7 +20,7 @@ struct BaselineTime {
 // One line. Empty = not measured.
 struct Line {
   std::string op, transport, routing, dtype;
-  std::uint32_t m = 0, n = 0, experts = 0, top_k = 0, hidden = 0, tokens = 0;
+  std::uint32_t m = 0, n = 0, experts = 0, top_k = 0, hidden = 0, tokens = 0, pieces = 1;
   bool oversubscribed = false, noisy = false, checked = true;
   CoreState state = CoreState::near;
   std::optional<double> flag_ns;

@@ -51,6 +51,7 @@ std::string to_json(const Line& line) {
   json["hidden"] = line.hidden;
   json["dtype"] = line.dtype;
   json["tokens"] = line.tokens;
+  json["pieces"] = line.pieces;
   json["routing"] = line.routing;
   json["oversubscribed"] = line.oversubscribed;
   json["noisy"] = line.noisy;
@@ -121,6 +122,7 @@ std::string table_row(const Setup& setup, const Line& line) {
   if (line.dropped_blocks != 0) {
     row += fmt::format("  {} blocks dropped", line.dropped_blocks);
   }
+  if (line.pieces > 1) row += fmt::format("  in {} pieces", line.pieces);
   if (line.oversubscribed) row += "  oversubscribed";
   if (line.noisy) row += "  noisy";
   if (!line.checked) row += "  unchecked";

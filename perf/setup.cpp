@@ -84,6 +84,8 @@ Status settle_run(const Setup& setup, const std::optional<World>& world) {
   if (o.micro_batches > o.depth) {
     return bad("--micro-batches = {}, allowed: 1..{} (--depth)", o.micro_batches, o.depth);
   }
+  if (o.max_tokens != 0 && setup.whole_because() != nullptr)
+    return bad("--max-tokens = {}, allowed with {}", o.max_tokens, setup.whole_because());
   if (o.receive == Receive::early && (o.layout != Layout::rows || size_of(o.dtype) == 1)) {
     return bad("--receive = early, allowed with --layout rows and --dtype bf16, f16, f32");
   }
@@ -120,13 +122,31 @@ Status settle_run(const Setup& setup, const std::optional<World>& world) {
 
 }  // namespace
 
+const char* Setup::whole_because() const noexcept {
+  if (options.op != Op::roundtrip) return "--op roundtrip";
+  if (options.layout != Layout::rows) return "--layout rows";
+  if (options.input != Input::own) return "--input private";
+  if (options.micro_batches != 1) return "--micro-batches 1";
+  return byte_payload() ? "--dtype bf16, f16, f32" : nullptr;
+}
+
+std::uint32_t Setup::piece(std::uint32_t tokens) const noexcept {
+  constexpr std::size_t large = std::size_t{8} << 20;        // more does not stay in the caches
+  constexpr std::size_t huge = std::size_t{24} << 20;        // x and the output do not, either
+  constexpr std::size_t piece_bytes = std::size_t{7} << 19;  // 256 rows of 14 KiB
+  if (options.max_tokens != 0) return std::min(options.max_tokens, tokens);
+  const std::size_t bytes = tokens * row_bytes();
+  if (whole_because() != nullptr || bytes <= large || bytes > huge) return tokens;
+  return static_cast<std::uint32_t>(std::max<std::size_t>(piece_bytes / row_bytes(), 1));
+}
+
 ChannelConfig Setup::channel(std::uint32_t tokens) const {
   ChannelConfig config;
   config.name = "tokens-" + std::to_string(tokens);
   config.experts = experts;
   config.top_k = top_k;
   config.hidden = hidden;
-  config.max_tokens = tokens;
+  config.max_tokens = piece(tokens);
   config.depth = options.depth;
   config.payload = options.dtype;
   config.wire = config.output = wire;

@@ -41,6 +41,11 @@ struct Setup {
   RoutingShape shape(std::uint32_t tokens) const noexcept {
     return {experts, top_k, tokens, attention_ranks};
   }
+  // Tokens of one operation: all, or what --max-tokens says, or, where a batch would not stay in
+  // the caches, a piece that does.
+  std::uint32_t piece(std::uint32_t tokens) const noexcept;
+  // Why a batch cannot be cut, or null.
+  const char* whole_because() const noexcept;
   ChannelConfig channel(std::uint32_t tokens) const;
 };
 

@@ -152,10 +152,29 @@ TEST(PerfOptions, RefusesContradictions) {
   EXPECT_FALSE(settled({"--placement", "round"}));
   EXPECT_FALSE(settled({"--micro-batches", "3"}));
   EXPECT_FALSE(settled({"--input", "arena", "--exchange", "push"}));
+  EXPECT_FALSE(settled({"--max-tokens", "8", "--layout", "grouped"}));
+  EXPECT_FALSE(settled({"--max-tokens", "8", "--input", "arena"}));
+  EXPECT_FALSE(settled({"--receive", "early", "--dtype", "fp8"}));
   const auto setup = settled({}, four);
   ASSERT_TRUE(setup);
   EXPECT_EQ(setup->attention_ranks, 2U);
   EXPECT_EQ(setup->expert_ranks, 2U);
+}
+
+TEST(PerfSettle, PiecesWhereABatchWouldLeaveTheCaches) {
+  const auto setup = settled({});
+  ASSERT_TRUE(setup);
+  EXPECT_EQ(setup->piece(512), 512U);   // 7 MiB of 14 KiB rows
+  EXPECT_EQ(setup->piece(1024), 256U);  // 14 MiB
+  EXPECT_EQ(setup->piece(4096), 4096U);
+  EXPECT_EQ(setup->channel(1024).max_tokens, 256U);
+  const auto given = settled({"--max-tokens", "100"});
+  ASSERT_TRUE(given);
+  EXPECT_EQ(given->piece(64), 64U);
+  EXPECT_EQ(given->piece(4096), 100U);
+  const auto grouped = settled({"--layout", "grouped"});
+  ASSERT_TRUE(grouped);
+  EXPECT_EQ(grouped->piece(1024), 1024U);
 }
 
 TEST(PerfPlacement, ReadsRanksPartsAndReplicas) {
