@@ -116,10 +116,11 @@ class AttentionEnd final : public ChannelEnd {
   Status check_combine(const Operation& operation, const MutableRows& out,
                        const ConstRows& add) const;
   Status advance(Operation& operation, const MutableRows& out, const ConstRows& add);
+  Status sum_tokens(Operation& operation, const MutableRows& out, const ConstRows& add);
   std::uint32_t gather(Operation& operation, std::uint32_t token, std::uint32_t& count);
   void look(Operation& operation, std::uint32_t rank);
   Status replies_complete(Operation& operation);
-  Status finish(Operation& operation);
+  bool given_up(Operation& operation);
   Status unavailable(const Operation& operation) const;
   void release(Operation& operation);
 

@@ -6,15 +6,17 @@
 #include <cstdint>
 #include <vector>
 
+#include "collectives/reply_slot.hpp"
 #include "m2n/batch.hpp"
 
 namespace m2n {
 
 struct BatchState {
   bool in_use = false;
-  std::vector<BatchSource> sources;   // capacity M
-  std::vector<std::uint64_t> rounds;  // per source: its pair's round
-  std::size_t answered = 0;           // sources that have been replied to in full
+  std::vector<BatchSource> sources;             // capacity M
+  std::vector<std::uint64_t> rounds;            // per source: its pair's round
+  std::vector<collectives::ReplySlot> replies;  // per source
+  std::size_t answered = 0;                     // sources that have been replied to in full
   GroupedRows grouped;
   bool is_grouped = false;
   std::vector<std::uint32_t> counts;    // [local experts]

@@ -77,26 +77,27 @@ Result<Batch> Channel::try_receive(const ReceivePolicy& policy) {
 
 Status Channel::reply(Batch& batch, std::span<const Outputs> per_source) {
   if (Status status = check_batch(impl_, batch, "reply"); !status) return status;
-  Status status = impl_->expert->reply(*ChannelImpl::state_of(batch), per_source);
-  if (status) ChannelImpl::spend(batch);
+  BatchState& state = *ChannelImpl::state_of(batch);
+  Status status = impl_->expert->reply(state, per_source);
+  if (!state.in_use) ChannelImpl::spend(batch);
   return status;
 }
 
 Status Channel::reply(Batch& batch, const Outputs& grouped) {
   if (Status status = check_batch(impl_, batch, "reply"); !status) return status;
-  Status status = impl_->expert->reply_grouped(*ChannelImpl::state_of(batch), grouped);
-  if (status) ChannelImpl::spend(batch);
+  BatchState& state = *ChannelImpl::state_of(batch);
+  Status status = impl_->expert->reply_grouped(state, grouped);
+  if (!state.in_use) ChannelImpl::spend(batch);
   return status;
 }
 
 Status Channel::reply_rows(Batch& batch, std::size_t source, std::uint32_t rows,
                            const Outputs& outputs) {
   if (Status status = check_batch(impl_, batch, "reply_rows"); !status) return status;
-  const Result<bool> done =
-      impl_->expert->reply_rows(*ChannelImpl::state_of(batch), source, rows, outputs);
-  if (!done) return done.status();
-  if (*done) ChannelImpl::spend(batch);
-  return {};
+  BatchState& state = *ChannelImpl::state_of(batch);
+  Status status = impl_->expert->reply_rows(state, source, rows, outputs);
+  if (!state.in_use) ChannelImpl::spend(batch);
+  return status;
 }
 
 Status Channel::await_rows(const Batch& batch, std::size_t source, std::uint32_t rows,

@@ -8,6 +8,8 @@
 #include "collectives/channel_impl.hpp"
 #include "collectives/checked.hpp"
 #include "collectives/layout.hpp"
+#include "collectives/reply_slot.hpp"
+#include "collectives/store_choice.hpp"
 #include "transport/text.hpp"
 
 namespace m2n::collectives {
@@ -38,7 +40,7 @@ Shape shape_of(const ChannelConfig& config, std::uint32_t attention_ranks,
 std::size_t link_bytes(Checked& size, const ChannelConfig& config, std::uint32_t peers) {
   constexpr std::size_t slot_lists = 4 * sizeof(std::uint64_t);
   constexpr std::size_t per_peer = sizeof(PairLink) + sizeof(PairDrain) + sizeof(PeerStatistics) +
-                                   sizeof(Ledger) + 4 * sizeof(std::uint64_t);
+                                   sizeof(Ledger) + sizeof(StoreChoice) + 4 * sizeof(std::uint64_t);
   return size.multiply(peers, per_peer + config.depth * slot_lists);
 }
 
@@ -69,8 +71,8 @@ std::size_t expert_host_bytes(Checked& size, const ChannelConfig& config, const 
   const bool grouped = config.layout != Layout::rows;
   const std::size_t rounds = size.multiply(shape.attention_ranks, config.depth);
   const std::size_t batches = config.presence == Presence::every ? config.depth : rounds;
-  std::size_t batch =
-      size.multiply(shape.attention_ranks, sizeof(BatchSource) + sizeof(std::uint64_t));
+  std::size_t batch = size.multiply(
+      shape.attention_ranks, sizeof(BatchSource) + sizeof(std::uint64_t) + sizeof(ReplySlot));
   batch = size.add(batch, sizeof(BatchState));
   if (grouped) {
     batch = size.add(
@@ -78,9 +80,11 @@ std::size_t expert_host_bytes(Checked& size, const ChannelConfig& config, const 
     batch = size.add(batch, size.multiply(grouped_rows, 2 * sizeof(std::uint32_t)));
   }
   const std::size_t per_pair = sizeof(Pair) + (grouped ? sizeof(std::uint32_t) : 0);
-  constexpr std::size_t reply = 144;  // ExpertEnd::ReplySlot
   std::size_t round = size.multiply(size.multiply(config.max_tokens, shape.pairs), per_pair);
-  round = size.add(round, reply);
+  if (config.exchange != ExchangeKind::push) {
+    round = size.add(round, size.multiply(config.max_tokens, sizeof(std::uint32_t)));
+    round = size.add(round, sizeof(std::vector<std::uint32_t>));
+  }
   round = size.add(round, (grouped ? 2 : 1) * sizeof(std::vector<Pair>));
   std::size_t host = size.add(size.multiply(batches, batch), size.multiply(rounds, round));
   host = size.add(host, size.multiply(shape.local_experts, sizeof(std::uint64_t)));

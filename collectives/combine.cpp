@@ -29,11 +29,14 @@ ReplyStatus status_of(const SlotHeader& header, std::uint64_t operation) noexcep
   return status;
 }
 
-bool body_fits(const SlotHeader& header, const WindowLayout& layout) noexcept {
-  const std::size_t offset = header.body_offset;
+bool body_fits(std::size_t rows, std::size_t offset, const WindowLayout& layout) noexcept {
   return offset % 64 == 0 && offset >= sizeof(SlotHeader) && offset <= layout.slot_bytes &&
-         header.rows <= layout.max_rows &&
-         header.rows * layout.row_bytes <= layout.slot_bytes - offset;
+         rows <= layout.max_rows && rows * layout.row_bytes <= layout.slot_bytes - offset;
+}
+
+// The compiler may not read it again.
+std::size_t load_once(const std::uint64_t& value) noexcept {
+  return std::atomic_ref{const_cast<std::uint64_t&>(value)}.load(std::memory_order_relaxed);
 }
 
 }  // namespace
@@ -80,9 +83,20 @@ Status AttentionEnd::combine(std::uint64_t number, const MutableRows& out, const
   return status.code() == Code::timeout ? timed_out("combine", number, "expert") : status;
 }
 
+Status AttentionEnd::advance(Operation& operation, const MutableRows& out, const ConstRows& add) {
+  do {
+    if (Status status = sum_tokens(operation, out, add); !status) return status;
+    if (Status status = replies_complete(operation); !status) return status;
+  } while (given_up(operation));  // then its rows are taken out again
+  Status status = operation.any_failed ? unavailable(operation) : Status{};
+  release(operation);
+  return status;
+}
+
 // Sums what has come: whole tokens, and the first columns of one whose rows are still being
 // written.
-Status AttentionEnd::advance(Operation& operation, const MutableRows& out, const ConstRows& add) {
+Status AttentionEnd::sum_tokens(Operation& operation, const MutableRows& out,
+                                const ConstRows& add) {
   const ChannelConfig& config = context_.config;
   const std::size_t out_bytes = size_of(config.output);
   const std::size_t row_bytes = config.hidden * out_bytes;
@@ -107,7 +121,7 @@ Status AttentionEnd::advance(Operation& operation, const MutableRows& out, const
       return peer_closed_[missing_] ? closed_by_peer("combine") : check_missing("combine");
   }
   if (operation.streaming) transport::row_kernels().fence_streaming();
-  return replies_complete(operation);
+  return {};
 }
 
 // Collects the reply rows of a token from its next column on; returns the column up to which all of
@@ -135,30 +149,30 @@ std::uint32_t AttentionEnd::gather(Operation& operation, std::uint32_t token,
   return columns;
 }
 
-// Looks how far a peer's reply has come.
+// Looks how far a peer's reply has come. What is checked is what is used: the peer may change it.
 void AttentionEnd::look(Operation& operation, std::uint32_t rank) {
   Peer& peer = operation.peers[rank];
   const PairLink& link = *links_[rank];
   const PairLink::Arrived arrived = link.arrived(peer.round);
   if (!arrived.header) return;
-  const SlotHeader& header = link.header(peer.round);
-  if (peer.rows == nullptr && !peer.failed) {
-    const RankRoute& route = operation.plan.rank(rank);
-    const std::uint32_t expected =
-        context_.config.combine == Combine::reduced ? route.rows : route.pairs;
-    at({HookPoint::flag_seen_pre_read, context_.group->config.world_rank, rank, peer.round,
-        link.slot(peer.round), link.in().slot_bytes});
-    peer.why = status_of(header, operation.number);
-    if (peer.why == ReplyStatus::ok && (header.rows != expected || !body_fits(header, link.in()))) {
-      peer.why = ReplyStatus::invalid;
-    }
-    if (peer.why != ReplyStatus::ok) {
-      peer.failed = operation.any_failed = true;
-    } else {
-      peer.rows = link.slot(peer.round) + header.body_offset;
-    }
-  }
   peer.lines = arrived.lines;
+  if (peer.rows != nullptr || peer.failed) return;
+  at({HookPoint::flag_seen_pre_read, context_.group->config.world_rank, rank, peer.round,
+      link.slot(peer.round), link.in().slot_bytes});
+  const SlotHeader& header = link.header(peer.round);
+  const RankRoute& route = operation.plan.rank(rank);
+  const std::uint32_t expected =
+      context_.config.combine == Combine::reduced ? route.rows : route.pairs;
+  const std::uint32_t rows = header.rows;
+  const std::size_t offset = load_once(header.body_offset);
+  peer.why = status_of(header, operation.number);
+  if (peer.why == ReplyStatus::ok && (rows != expected || !body_fits(rows, offset, link.in())))
+    peer.why = ReplyStatus::invalid;
+  if (peer.why != ReplyStatus::ok) {
+    peer.failed = operation.any_failed = true;
+  } else {
+    peer.rows = link.slot(peer.round) + offset;
+  }
 }
 
 // ok once every reply is in, so that the slots may be used again.
@@ -169,21 +183,23 @@ Status AttentionEnd::replies_complete(Operation& operation) {
     blame(rank);
     return peer_closed_[rank] ? closed_by_peer("combine") : check_missing("combine");
   }
-  return finish(operation);
+  return {};
 }
 
-Status AttentionEnd::finish(Operation& operation) {
+// Replies that were begun and then given up: their rows count for nothing, and the sums begin anew
+// without them.
+bool AttentionEnd::given_up(Operation& operation) {
+  bool any = false;
   for (std::uint32_t rank = 0; rank < links_.size(); ++rank) {
-    const Peer& peer = operation.peers[rank];
+    Peer& peer = operation.peers[rank];
     if (!peer.touched || peer.failed) continue;
     const ReplyStatus why = status_of(links_[rank]->header(peer.round), operation.number);
     if (why == ReplyStatus::ok || operation.plan.rank(rank).rows == 0) continue;
-    operation.any_failed = operation.peers[rank].failed = true;
-    operation.peers[rank].why = why;
+    any = operation.any_failed = peer.failed = true;
+    peer.why = why;
   }
-  Status status = operation.any_failed ? unavailable(operation) : Status{};
-  release(operation);
-  return status;
+  operation.next = any ? operation.first : operation.next;
+  return any;
 }
 
 void AttentionEnd::release(Operation& operation) {

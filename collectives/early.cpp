@@ -27,49 +27,57 @@ Status ExpertEnd::check_ready(const BatchState& batch, std::size_t s, std::uint3
                             context_.rank(), "ReceivePolicy::early"});
 }
 
-Result<bool> ExpertEnd::reply_rows(BatchState& batch, std::size_t s, std::uint32_t rows,
-                                   const Outputs& outputs) {
-  if (batch.is_grouped || s >= batch.sources.size()) {
-    return transport::refuse({"reply_rows", "source",
-                              batch.is_grouped ? "of a grouped batch" : std::to_string(s),
-                              "0.." + std::to_string(batch.sources.size()) + " of a batch of rows",
-                              context_.rank(), "ChannelConfig::layout"});
+Status ExpertEnd::reply_rows(BatchState& batch, std::size_t s, std::uint32_t rows,
+                             const Outputs& outputs) {
+  if (batch.is_grouped) {
+    return transport::refuse({"reply_rows", "batch", "grouped", "rows", context_.rank(),
+                              "ChannelConfig::layout or ReceivePolicy::as_rows"});
   }
+  if (Status status = check_source(batch, s, "reply_rows"); !status) return status;
+  if (batch.replies[s].done) return {};
   if (Status status = check_ready(batch, s, rows, "reply_rows"); !status) return status;
   const BatchSource& source = batch.sources[s];
   if (!source.pairs.empty()) {
     if (Status status = check_outputs(outputs, s); !status) return status;
   }
-  reply_source(batch, s, rows_of(source, outputs), rows);
-  if (batch.answered < batch.sources.size()) return false;
-  release(batch);
-  return true;
+  Status sent = reply_source(batch, s, rows_of(source, outputs), rows);
+  if (batch.answered == batch.sources.size()) release(batch);
+  return sent;
+}
+
+Status ExpertEnd::check_source(const BatchState& batch, std::size_t s,
+                               std::string_view function) const {
+  const std::size_t sources = batch.sources.size();
+  if (s < sources) return {};
+  return transport::refuse({function, "source", std::to_string(s),
+                            sources == 0 ? "none" : "0.." + std::to_string(sources - 1),
+                            context_.rank(), "Batch::sources"});
 }
 
 Status ExpertEnd::await_rows(const BatchState& batch, std::size_t s, std::uint32_t rows,
                              Timeout timeout) {
-  if (s >= batch.sources.size() || rows > batch.sources[s].rows) {
-    return transport::refuse({"await_rows", s >= batch.sources.size() ? "source" : "rows",
-                              std::to_string(s >= batch.sources.size() ? s : rows),
-                              s >= batch.sources.size()
-                                  ? "below " + std::to_string(batch.sources.size())
-                                  : "at most " + std::to_string(batch.sources[s].rows),
-                              context_.rank(), "Batch::sources"});
+  if (Status status = check_source(batch, s, "await_rows"); !status) return status;
+  const BatchSource& source = batch.sources[s];
+  if (rows > source.rows) {
+    return transport::refuse({"await_rows", "rows", std::to_string(rows),
+                              "at most " + std::to_string(source.rows), context_.rank(),
+                              "Batch::sources"});
   }
   if (rows_ready(batch, s) >= rows) return {};
   const GroupCore& group = *context_.group;
-  const Deadline deadline{timeout, group.step_timeout};
+  const Deadline deadline{timeout,
+                          source.operation == 0 ? group.start_timeout : group.step_timeout};
   const auto step = [&]() -> Status {
     if (context_.state.load(std::memory_order_acquire) != ChannelState::open)
       return context_.check("await_rows");
     if (rows_ready(batch, s) >= rows) return {};
-    blame(batch.sources[s].attention_rank);
+    blame(source.attention_rank);
     return peer_closed_[missing_] ? closed_by_peer("await_rows") : check_missing("await_rows");
   };
   const Status status = wait_until(worker_, group.wait, deadline, step, [&] { pump(); });
   count_wait(Clock::now() - deadline.start());
   if (status.code() != Code::timeout) return status;
-  return timed_out("await_rows", batch.sources[s].operation, "attention");
+  return timed_out("await_rows", source.operation, "attention");
 }
 
 }  // namespace m2n::collectives

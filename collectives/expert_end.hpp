@@ -35,9 +35,9 @@ class ExpertEnd final : public ChannelEnd {
   // One Outputs per source.
   Status reply(BatchState& batch, std::span<const Outputs> per_source);
   Status reply_grouped(BatchState& batch, const Outputs& outputs);
-  // Of one source, its rows below `rows`; true once the batch is used up.
-  Result<bool> reply_rows(BatchState& batch, std::size_t source, std::uint32_t rows,
-                          const Outputs& outputs);
+  // Of one source, its rows below `rows`. A batch that is not in use any more is used up.
+  Status reply_rows(BatchState& batch, std::size_t source, std::uint32_t rows,
+                    const Outputs& outputs);
   Status await_rows(const BatchState& batch, std::size_t source, std::uint32_t rows,
                     Timeout timeout);
   std::uint32_t rows_ready(const BatchState& batch, std::size_t source) const noexcept;
@@ -90,30 +90,18 @@ class ExpertEnd final : public ChannelEnd {
     const std::uint32_t* index = nullptr;  // pair -> row, null = identity
   };
   Status check_outputs(const Outputs& outputs, std::size_t source) const;
+  Status check_source(const BatchState& batch, std::size_t source, std::string_view function) const;
   Status check_ready(const BatchState& batch, std::size_t source, std::uint32_t rows,
                      std::string_view function) const;
-  struct ReplySlot {  // where they go, and how far they are
-    PairLink* link = nullptr;
-    std::uint64_t round = 0;
-    SlotHeader header;
-    std::byte* rows = nullptr;
-    std::size_t row_lines = 0;  // cache lines of one row
-    std::size_t piece_lines = 0;
-    std::size_t told_lines = 0;
-    bool streaming = false;
-    bool begun = false;
-    bool done = false;
-    std::uint32_t next_row = 0;
-    std::uint32_t next_pair = 0;
-  };
   ReplyRows rows_of(const BatchSource& source, const Outputs& outputs) const noexcept;
-  void reply_source(BatchState& batch, std::size_t source, const ReplyRows& rows,
-                    std::uint32_t until);
+  Status reply_source(BatchState& batch, std::size_t source, const ReplyRows& rows,
+                      std::uint32_t until);
   std::size_t piece_columns(const ReplySlot& slot, std::size_t column) const noexcept;
   std::uint32_t collect_row(const ReplyRows& rows, std::uint32_t row, std::uint32_t& pair);
   void write_reduced(const ReplyRows& rows, ReplySlot& slot, std::uint32_t until);
   void write_per_expert(const ReplyRows& rows, ReplySlot& slot, std::uint32_t until);
-  bool begin_reply(const BatchSource& source, ReplySlot& slot, ReplyStatus status);
+  Status begin_reply(const BatchSource& source, ReplySlot& slot, ReplyStatus status);
+  Status wait_for_slot(ReplySlot& slot, std::byte*& base);
   void tell(ReplySlot& slot, std::size_t lines);
   void finish_reply(ReplySlot& slot);
   void refuse_source(const BatchSource& source, std::uint64_t round, ReplyStatus status);
@@ -137,19 +125,19 @@ class ExpertEnd final : public ChannelEnd {
   std::vector<std::chrono::steady_clock::time_point> since_;
   std::uint32_t first_missing_ = 0;  // lockstep: sources before it have come
   std::vector<BatchState> batches_;
-  // Of one round each, by place_of(): a round is in one batch at most.
+  // Of one round each, by place_of(). A source may be ended, and its next round come, before its
+  // batch is used up; nobody looks at the old ones then.
   std::vector<std::vector<Pair>> pairs_;
+  std::vector<std::vector<std::uint32_t>> index_;     // arena row of each row
   std::vector<std::vector<std::uint32_t>> position_;  // grouped row of each pair
-  std::vector<ReplySlot> replies_;
-  bool early_ = false;             // of the policy that chosen_ was chosen by
-  std::size_t grouped_bytes_ = 0;  // of one batch
+  bool early_ = false;                                // of the policy that chosen_ was chosen by
+  std::size_t grouped_bytes_ = 0;                     // of one batch
   std::size_t grouped_rows_ = 0;
   transport::SumFunction sum_;
   std::vector<const void*> row_pointers_;
   std::vector<float> row_weights_;
   std::vector<std::uint32_t> row_pairs_;  // pair of each entry of the row that is being summed
   std::vector<std::uint64_t> expert_rows_;
-  std::uint64_t received_bytes_ = 0;
 };
 
 }  // namespace m2n::collectives

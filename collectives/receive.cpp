@@ -44,7 +44,10 @@ ExpertEnd::ExpertEnd(ChannelContext& context, Worker& worker, std::uint32_t expe
   }
   const std::size_t most_pairs = config.max_tokens * std::min<std::size_t>(per_row, local_experts_);
   pairs_.resize(std::size_t{sources} * config.depth);
-  replies_.resize(pairs_.size());
+  if (config.exchange != ExchangeKind::push) {
+    index_.resize(pairs_.size());
+    for (auto& index : index_) index.resize(config.max_tokens);
+  }
   for (auto& pairs : pairs_) pairs.resize(most_pairs);
   if (config.layout != Layout::rows) {
     position_.resize(pairs_.size());
@@ -53,6 +56,7 @@ ExpertEnd::ExpertEnd(ChannelContext& context, Worker& worker, std::uint32_t expe
   for (BatchState& batch : batches_) {
     batch.sources.reserve(sources);
     batch.rounds.reserve(sources);
+    batch.replies.reserve(sources);
     if (config.layout == Layout::rows) continue;
     batch.counts.resize(local_experts_);
     batch.first_row.resize(local_experts_);
@@ -244,6 +248,7 @@ Result<BatchState*> ExpertEnd::build(const ReceivePolicy& policy) {
   }
   batch->sources.clear();
   batch->rounds.clear();
+  batch->replies.clear();
   batch->answered = 0;
   batch->is_grouped = false;
   batch->grouped = {};
@@ -263,7 +268,7 @@ Result<BatchState*> ExpertEnd::build(const ReceivePolicy& policy) {
 void ExpertEnd::count(const BatchSource& source) {
   statistics_.rows += source.rows;
   statistics_.logical_bytes += source.entries.size() * context_.row_bytes;
-  received_bytes_ +=
+  statistics_.wire_bytes +=
       sizeof(SlotHeader) + info_bytes(source.rows, source.entries.size()) +
       (source.index != nullptr ? index_bytes(source.rows) : source.rows * source.row_stride_bytes);
   for (const Pair& pair : source.pairs) ++expert_rows_[pair.local_expert];
@@ -314,9 +319,11 @@ Status ExpertEnd::add_source(BatchState& batch, std::uint32_t index) {
   BatchSource& source = batch.sources.emplace_back();
   source.attention_rank = index;
   batch.rounds.push_back(next_round_[index]);
-  replies_[place_of(index, next_round_[index])] = {};
-  std::string wrong = read_slot(link.slot(next_round_[index]), limits,
-                                pairs_[place_of(index, next_round_[index])], source);
+  batch.replies.emplace_back();
+  const std::size_t place = place_of(index, next_round_[index]);
+  SlotRoom room{pairs_[place], {}};
+  if (!index_.empty()) room.index = index_[place];
+  std::string wrong = read_slot(link.slot(next_round_[index]), limits, room, source);
   return wrong.empty() ? Status{} : malformed(index, std::move(wrong));
 }
 
@@ -347,8 +354,6 @@ Status ExpertEnd::malformed(std::uint32_t source, std::string detail) const {
 
 Statistics ExpertEnd::statistics() const {
   Statistics statistics = statistics_;
-  statistics.wire_bytes = received_bytes_;
-  statistics.reply_bytes = statistics_.wire_bytes;  // what reply() has counted
   statistics.expert_rows = expert_rows_;
   statistics.peers = peer_statistics_;
   return statistics;

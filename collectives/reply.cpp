@@ -1,4 +1,6 @@
 // reply: an expert rank's part of the sums, written into the slots that the sources wait on.
+#include <sched.h>
+
 #include <algorithm>
 #include <string>
 
@@ -26,20 +28,21 @@ Status ExpertEnd::reply(BatchState& batch, std::span<const Outputs> per_source) 
                               "Batch::sources"});
   }
   for (std::size_t s = 0; s < per_source.size(); ++s) {
+    if (batch.replies[s].done) continue;
+    if (Status status = check_ready(batch, s, batch.sources[s].rows, "reply"); !status)
+      return status;
     if (batch.sources[s].pairs.empty()) continue;
     if (Status status = check_outputs(per_source[s], s); !status) return status;
   }
-  for (std::size_t s = 0; s < per_source.size(); ++s) {
-    if (Status status = check_ready(batch, s, batch.sources[s].rows, "reply"); !status)
-      return status;
-  }
+  Status failed;
   for (std::size_t i = 0; i < per_source.size(); ++i) {
     const std::size_t s = (expert_rank_ + i) % per_source.size();  // not everybody to rank 0 first
     const BatchSource& source = batch.sources[s];
-    reply_source(batch, s, rows_of(source, per_source[s]), source.rows);
+    if (Status sent = reply_source(batch, s, rows_of(source, per_source[s]), source.rows); !sent)
+      failed = std::move(sent);
   }
   release(batch);
-  return {};
+  return failed;
 }
 
 ExpertEnd::ReplyRows ExpertEnd::rows_of(const BatchSource& source,
@@ -59,28 +62,41 @@ Status ExpertEnd::reply_grouped(BatchState& batch, const Outputs& outputs) {
   if (batch.grouped.rows != 0) {
     if (Status status = check_outputs(outputs, 0); !status) return status;
   }
+  Status failed;
   for (std::size_t i = 0; i < batch.sources.size(); ++i) {
     const std::size_t s = (expert_rank_ + i) % batch.sources.size();
     const BatchSource& source = batch.sources[s];
     ReplyRows rows = rows_of(source, outputs);
     rows.index = position_[place_of(source.attention_rank, batch.rounds[s])].data();
-    reply_source(batch, s, rows, source.rows);
+    if (Status sent = reply_source(batch, s, rows, source.rows); !sent) failed = std::move(sent);
   }
   release(batch);
+  return failed;
+}
+
+// The staging of an earlier reply, on transports that still read it: the peer has that reply, so
+// the put's completion is nearly here.
+Status ExpertEnd::wait_for_slot(ReplySlot& slot, std::byte*& base) {
+  const PairLink& link = *slot.link;
+  const Deadline deadline{{}, context_.group->step_timeout};
+  for (base = slot.link->begin(slot.round); base == nullptr; base = slot.link->begin(slot.round)) {
+    if (Status status = context_.check("reply"); !status) return status;
+    if (Status status = check_link(link, "reply"); !status) return status;
+    if (deadline.passed(Clock::now())) {
+      blame(slot.peer);
+      return timed_out("reply", slot.round, "attention");
+    }
+    worker_.check_peers();
+    sched_yield();
+  }
   return {};
 }
 
-// False if the link has failed. The header is written when the first rows are told of.
-bool ExpertEnd::begin_reply(const BatchSource& source, ReplySlot& slot, ReplyStatus status) {
+// The header is written when the first rows are told of.
+Status ExpertEnd::begin_reply(const BatchSource& source, ReplySlot& slot, ReplyStatus status) {
   PairLink& link = *slot.link;
-  std::byte* base = link.begin(slot.round);
-  if (base == nullptr) {  // the last put has arrived; its completion is nearly here
-    const Deadline deadline{{}, context_.group->step_timeout};
-    while (base == nullptr && link.health() && !deadline.passed(Clock::now())) {
-      base = link.begin(slot.round);
-    }
-  }
-  if (base == nullptr) return false;
+  std::byte* base = nullptr;
+  if (Status ready = wait_for_slot(slot, base); !ready) return ready;
   SlotHeader& header = slot.header;
   header.operation = source.operation;
   header.layer = source.layer;
@@ -94,7 +110,7 @@ bool ExpertEnd::begin_reply(const BatchSource& source, ReplySlot& slot, ReplySta
   slot.piece_lines = link.piece_lines(header.rows * slot.row_lines);
   slot.streaming = (link.header(slot.round).flags & flag::streaming) != 0;
   header.flags = slot.streaming ? flag::streaming : std::uint8_t{0};
-  return true;
+  return {};
 }
 
 void ExpertEnd::finish_reply(ReplySlot& slot) {
@@ -102,31 +118,39 @@ void ExpertEnd::finish_reply(ReplySlot& slot) {
   if (slot.streaming) transport::row_kernels().fence_streaming();
   slot.link->write_header(slot.round, slot.header);
   slot.link->finish(slot.round, body);
-  statistics_.wire_bytes += sizeof(SlotHeader) + body;
+  statistics_.reply_bytes += sizeof(SlotHeader) + body;
 }
 
 // Goes on with the reply to one source, up to row `until`; ends it with its last row.
-void ExpertEnd::reply_source(BatchState& batch, std::size_t s, const ReplyRows& rows,
-                             std::uint32_t until) {
+Status ExpertEnd::reply_source(BatchState& batch, std::size_t s, const ReplyRows& rows,
+                               std::uint32_t until) {
   const BatchSource& source = batch.sources[s];
   const bool reduced = context_.config.combine == Combine::reduced;
-  ReplySlot& slot = replies_[place_of(source.attention_rank, batch.rounds[s])];
-  if (slot.done) return;
+  ReplySlot& slot = batch.replies[s];
+  if (slot.done) return {};
   if (!slot.begun) {
     slot.begun = true;
-    slot.link = links_[source.attention_rank].get();
+    slot.peer = source.attention_rank;
+    slot.link = links_[slot.peer].get();
     slot.round = batch.rounds[s];
     slot.header.rows = reduced ? source.rows : static_cast<std::uint32_t>(source.pairs.size());
-    at({HookPoint::pre_combine_send, context_.group->config.world_rank, source.attention_rank,
-        slot.round});
-    slot.done = !begin_reply(source, slot, ReplyStatus::ok);
+    at({HookPoint::pre_combine_send, context_.group->config.world_rank, slot.peer, slot.round});
+    if (Status begun = begin_reply(source, slot, ReplyStatus::ok); !begun) {
+      slot.done = true;
+      ++batch.answered;
+      return begun;
+    }
   }
-  if (!slot.done && reduced) write_reduced(rows, slot, until);
-  if (!slot.done && !reduced) write_per_expert(rows, slot, until);
-  if (until < source.rows) return;
-  if (!slot.done) finish_reply(slot);
+  if (reduced) {
+    write_reduced(rows, slot, until);
+  } else {
+    write_per_expert(rows, slot, until);
+  }
+  if (until < source.rows) return {};
+  finish_reply(slot);
   slot.done = true;
   ++batch.answered;
+  return {};
 }
 
 // Columns of one row to write before the reader is told: all that are left, or a piece of a large
@@ -192,9 +216,10 @@ std::uint32_t ExpertEnd::collect_row(const ReplyRows& rows, std::uint32_t row,
       if (first == i) continue;
       of = row_pairs_[first - begin];
     } else {
-      pair = std::min(pair + 1, static_cast<std::uint32_t>(source.pairs.size()));
+      ++pair;
     }
     row_pairs_[i - begin] = of;
+    if (of >= source.pairs.size()) continue;
     // The caller's own weights: y holds them, all of this expert's at once.
     if (library ? entry.weight == 0.0f : entry.repeated()) continue;
     row_pointers_[count] =
@@ -219,13 +244,16 @@ void ExpertEnd::write_per_expert(const ReplyRows& rows, ReplySlot& slot, std::ui
 }
 
 void ExpertEnd::refuse_source(const BatchSource& source, std::uint64_t round, ReplyStatus status) {
-  ReplySlot slot{links_[source.attention_rank].get(), round, {}, nullptr};
+  ReplySlot slot;
+  slot.peer = source.attention_rank;
+  slot.link = links_[slot.peer].get();
+  slot.round = round;
   if (begin_reply(source, slot, status)) finish_reply(slot);
 }
 
 void ExpertEnd::abandon(BatchState& batch) noexcept {
   for (std::size_t s = 0; s < batch.sources.size(); ++s) {
-    ReplySlot& open = replies_[place_of(batch.sources[s].attention_rank, batch.rounds[s])];
+    ReplySlot& open = batch.replies[s];
     if (open.done) continue;
     if (!open.begun) {
       refuse_source(batch.sources[s], batch.rounds[s], ReplyStatus::unserved);
@@ -233,7 +261,6 @@ void ExpertEnd::abandon(BatchState& batch) noexcept {
       open.header.status = ReplyStatus::unserved;
       open.link->change_status(open.round, ReplyStatus::unserved);
       finish_reply(open);
-      open.done = true;
     }
   }
   ++statistics_.abandoned;

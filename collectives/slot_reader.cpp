@@ -106,7 +106,7 @@ std::string check_index(std::span<const std::uint32_t> index, std::size_t rows) 
 
 }  // namespace
 
-std::string read_slot(const std::byte* slot, const SlotLimits& limits, std::span<Pair> pairs,
+std::string read_slot(const std::byte* slot, const SlotLimits& limits, const SlotRoom& room,
                       BatchSource& source) {
   // One look: what is checked is what is used.
   SlotHeader header;
@@ -119,22 +119,22 @@ std::string read_slot(const std::byte* slot, const SlotLimits& limits, std::span
   Body body;
   if (std::string wrong = find_body(slot, header, limits, body); !wrong.empty()) return wrong;
   std::size_t count = 0;
-  if (std::string wrong = read_pairs(header, limits, body, pairs, count); !wrong.empty()) {
+  if (std::string wrong = read_pairs(header, limits, body, room.pairs, count); !wrong.empty()) {
     return wrong;
   }
   if (body.by_index) {
-    const auto* index = reinterpret_cast<const std::uint32_t*>(body.payload);
-    if (std::string wrong = check_index({index, header.rows}, limits.arena_rows); !wrong.empty()) {
-      return wrong;
-    }
-    source.index = index;
+    if (room.index.size() < header.rows) return "an index, where there is no arena";
+    const std::span<std::uint32_t> index = room.index.first(header.rows);
+    std::memcpy(index.data(), body.payload, index.size_bytes());
+    if (std::string wrong = check_index(index, limits.arena_rows); !wrong.empty()) return wrong;
+    source.index = index.data();
   }
   source.base = body.by_index ? limits.arena : body.payload;
   source.rows = header.rows;
   source.row_stride_bytes = limits.row_bytes;
   source.row = {body.row, std::size_t{header.rows} + 1};
   source.entries = {body.entry, header.entries};
-  source.pairs = pairs.first(count);
+  source.pairs = room.pairs.first(count);
   return {};
 }
 

@@ -39,10 +39,17 @@ struct SlotLimits {
   std::size_t arena_rows = 0;
 };
 
+// What is kept apart from the slot, which its writer may change at any time: whoever follows these
+// stays inside.
+struct SlotRoom {
+  std::span<Pair> pairs;           // max_rows times the most distinct experts of a token
+  std::span<std::uint32_t> index;  // max_rows, where there is an arena
+};
+
 // Fills in the views of `source` (rows, entries, pairs, base, index), listing the distinct (row,
-// local expert) in `pairs`, which has room for max_rows times the most distinct experts of a token.
-// Empty when all is well; else what is wrong, and `source` holds no view.
-std::string read_slot(const std::byte* slot, const SlotLimits& limits, std::span<Pair> pairs,
+// local expert) and the arena's rows in `room`. Empty when all is well; else what is wrong, and
+// `source` holds no view.
+std::string read_slot(const std::byte* slot, const SlotLimits& limits, const SlotRoom& room,
                       BatchSource& source);
 
 }  // namespace m2n::collectives

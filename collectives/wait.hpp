@@ -122,8 +122,11 @@ Status wait_until(Worker& worker, const WaitPolicy& policy, const Deadline& dead
     }
     const std::chrono::nanoseconds limit = std::min(policy.sleep_limit, deadline.left(now));
     at({HookPoint::sleep, worker.world_rank()});
-    worker.transport().doorbell().sleep([&] { return (status = step()).code() != Code::again; },
-                                        limit);
+    const auto ready = [&] {
+      idle();  // a message rings only those who already sleep
+      return (status = step()).code() != Code::again;
+    };
+    worker.transport().doorbell().sleep(ready, limit);
     if (status.code() != Code::again) return status;
     round = ~0u;  // messages may be what woke us
   }

@@ -70,7 +70,8 @@ struct ReceivePolicy {
   // nothing).
   bool as_rows = false;
   // Rows only: the batch is given as soon as every source's row information is there, while rows
-  // are still on their way (mapped pairs; others give whole rounds). Batch::rows_ready and
+  // are still on their way (mapped pairs; others give whole rounds). A piece does not wake a rank
+  // that sleeps or polls an event descriptor; the end of the round does. Batch::rows_ready and
   // Channel::await_rows tell how far they are, Channel::reply_rows answers them piece by piece.
   bool early = false;
 };

@@ -38,9 +38,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   SlotLimits limits = limits_of(slot_bytes);
   limits.arena = arena.data();
   std::vector<Pair> pairs(8 * 4);
+  std::vector<std::uint32_t> index(8);
   BatchSource source;
   std::uint64_t sum = 0;
-  if (read_slot(slot, limits, pairs, source).empty()) {
+  if (read_slot(slot, limits, {pairs, index}, source).empty()) {
     for (std::uint32_t row = 0; row < source.rows; ++row) {
       for (int i = 0; i < 64; ++i) sum += std::to_integer<unsigned>(source.payload(row)[i]);
       for (std::uint32_t e = source.row[row].first_entry; e < source.row[row + 1].first_entry;

@@ -175,6 +175,107 @@ TEST_F(EarlyBatch, AReplyThatIsGivenUpHalfwayIsUnserved) {
   EXPECT_TRUE(combine(ticket));
 }
 
+// The rows that came before it was given up count for nothing; what other experts say stands.
+TEST(EarlyReply, WhatIsGivenUpIsTakenOutOfTheSum) {
+  std::vector<Group> groups = make_groups(3, 1, [](GroupConfig& config) {
+    config = GroupConfig::split(1, 2, config.world_rank);
+    config.transport = "inproc";
+  });
+  ASSERT_EQ(groups.size(), 3u);
+  ChannelConfig config = lane_config(2);
+  config.hidden = hidden;
+  config.max_tokens = tokens;
+  config.top_k = 2;
+  std::vector<Channel> channels = open_everywhere(groups, config, {});
+  ASSERT_EQ(channels.size(), 3u);
+  std::vector<std::int32_t> ids;
+  for (std::uint32_t t = 0; t < tokens; ++t) ids.insert(ids.end(), {0, 1});
+  for (std::uint32_t operation = 0; operation < 4; ++operation) {
+    const bool give_up = operation >= 2;  // then the slot holds what an older round left
+    const std::vector<float> x(std::size_t{tokens} * hidden, static_cast<float>(operation + 1));
+    std::vector<float> out(x.size(), -1);
+    Dispatch call;
+    call.tokens = tokens;
+    call.x = {x.data()};
+    call.ids = ids.data();
+    Result<Ticket> ticket = channels[0].dispatch(call);
+    ASSERT_TRUE(ticket) << ticket.status().text();
+    for (std::size_t expert : {1, 2}) {
+      Result<Batch> batch = channels[expert].receive(soon, early());
+      ASSERT_TRUE(batch) << batch.status().text();
+      const BatchSource& source = batch->sources()[0];
+      const std::uint32_t rows = give_up && expert == 1 ? tokens / 2 : tokens;
+      ASSERT_TRUE(channels[expert].reply_rows(*batch, 0, rows,
+                                              {source.base, source.row_stride_bytes, nullptr}));
+      const Code code = channels[0].try_combine(*ticket, {out.data()}).code();
+      EXPECT_EQ(code, expert == 1 ? Code::again : give_up ? Code::unavailable : Code::ok);
+    }
+    if (!give_up) continue;
+    EXPECT_EQ(out, x) << "of the second expert alone";
+  }
+}
+
+// A source that has been answered may send again before its batch is used up.
+TEST(EarlyReply, TwoRoundsOfASourceInTwoBatches) {
+  std::vector<Group> groups =
+      make_groups(2, 1, [](GroupConfig& config) { config.transport = "inproc"; });
+  ASSERT_EQ(groups.size(), 2u);
+  ChannelConfig config = lane_config(2);
+  config.presence = Presence::touched;
+  config.depth = 1;
+  std::vector<Channel> channels = open_everywhere(groups, config, {});
+  ASSERT_EQ(channels.size(), 2u);
+  Channel& expert = channels[0];
+  const std::vector<std::int32_t> ids(lane_tokens, 0);
+  const auto send = [&](std::size_t rank, float value) {
+    const std::vector<float> x(std::size_t{lane_tokens} * lane_hidden, value);
+    Dispatch call;
+    call.tokens = lane_tokens;
+    call.x = {x.data()};
+    call.ids = ids.data();
+    Result<Ticket> ticket = channels[rank].dispatch(call);
+    EXPECT_TRUE(ticket) << ticket.status().text();
+    return ticket ? std::move(*ticket) : Ticket{};
+  };
+  const auto back = [&](std::size_t rank, Ticket& ticket, float value) {
+    std::vector<float> out(std::size_t{lane_tokens} * lane_hidden, -1);
+    const Status status = channels[rank].combine(ticket, {out.data()}, {}, soon);
+    EXPECT_TRUE(status) << status.text();
+    return out == std::vector<float>(out.size(), value);
+  };
+  const auto echo = [](const BatchSource& source) {
+    return Outputs{source.base, source.row_stride_bytes, nullptr};
+  };
+  for (const bool drop : {false, true}) {
+    Ticket a = send(0, 1);
+    Ticket b = send(1, 2);
+    ReceivePolicy both;
+    both.min_sources = 2;
+    Result<Batch> first = expert.receive(soon, both);
+    ASSERT_TRUE(first) << first.status().text();
+    ASSERT_EQ(first->sources().size(), 2u);
+    ASSERT_TRUE(expert.reply_rows(*first, 0, lane_tokens, echo(first->sources()[0])));
+    EXPECT_TRUE(back(0, a, 1));
+    a = send(0, 3);
+    Result<Batch> second = expert.receive(soon);
+    ASSERT_TRUE(second) << second.status().text();
+    ASSERT_TRUE(expert.reply_rows(*second, 0, lane_tokens / 2, echo(second->sources()[0])));
+    if (drop) {
+      *first = Batch{};
+      EXPECT_EQ(channels[1].combine(b, {std::vector<float>(1000).data()}, {}, soon).code(),
+                Code::unavailable);
+    } else {
+      const Outputs rest[] = {{}, echo(first->sources()[1])};
+      const Status left = expert.reply(*first, rest);
+      EXPECT_TRUE(left) << left.text();
+      EXPECT_TRUE(back(1, b, 2));
+    }
+    ASSERT_TRUE(expert.reply_rows(*second, 0, lane_tokens, echo(second->sources()[0])));
+    EXPECT_FALSE(*second);
+    EXPECT_TRUE(back(0, a, 3));
+  }
+}
+
 TEST_F(EarlyBatch, IsRefusedForGroupedLayouts) {
   open([](ChannelConfig& config) { config.layout = Layout::grouped; });
   Ticket ticket = dispatch(1);
