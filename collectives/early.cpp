@@ -74,7 +74,7 @@ Status ExpertEnd::await_rows(const BatchState& batch, std::size_t s, std::uint32
     blame(source.attention_rank);
     return peer_closed_[missing_] ? closed_by_peer("await_rows") : check_missing("await_rows");
   };
-  const Status status = wait_until(worker_, group.wait, deadline, step, [&] { pump(); });
+  Status status = wait_until(worker_, group.wait, deadline, step, [&] { pump(); });
   count_wait(Clock::now() - deadline.start());
   if (status.code() != Code::timeout) return status;
   return timed_out("await_rows", source.operation, "attention");

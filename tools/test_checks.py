@@ -7,7 +7,6 @@ import pathlib
 import tempfile
 import unittest
 
-import bench
 import check_format
 import check_headers
 import check_layers
@@ -207,19 +206,6 @@ class Tools(Seeded):
             self.assertIn(name, check_tidy.run([config, str(path), "--", "-std=c++20"], path))
         path = self.write("a.cpp", "int f(int a) { return a + 1; }\n")
         self.assertEqual(check_tidy.run([config, str(path), "--", "-std=c++20"], path), "")
-
-
-class Bench(unittest.TestCase):
-    def test_summary(self):
-        def line(baseline, own, wrong=0, state="near"):
-            return {"tokens": 4, "core_state": state, "wrong": wrong, "baseline_roundtrip_p50_us": baseline,
-                    "roundtrip_p50_us": own}
-        table = bench.summarise({"openmpi": [line(50.0, 10.0), line(9.0, 9.0, wrong=1)], "mpich": [line(60.0, 10.0)],
-                                 "mpich-posix": [line(40.0, 20.0), line(1.0, 1.0, state="far")]})
-        self.assertEqual(table[1].split(), ["4", "near", "10.0", "50.0", "5.00", "40.0", "2.00", "openmpi,",
-                                            "mpich-posix"])
-        self.assertEqual(len(table), 2, "no installed MPI in the far state: nothing to compare")
-        self.assertEqual(bench.with_defaults(["--ranks", "1x3"])[1], 4)
 
 
 def load(rel):
