@@ -126,8 +126,14 @@ std::size_t PairLink::place(std::uint64_t round, std::size_t body_bytes) noexcep
   return offset;
 }
 
-void PairLink::fill(std::uint64_t round, std::uint32_t lines) noexcept {
+void PairLink::tell(std::uint64_t round, std::uint32_t lines) noexcept {
   if (!mapped_) return;
+  fill(round, lines);
+  // No full fence: a sleeper that misses this hears of the next piece, or of the end for certain.
+  worker_.transport().notify(peer_);
+}
+
+void PairLink::fill(std::uint64_t round, std::uint32_t lines) noexcept {
   auto& header = *reinterpret_cast<SlotHeader*>(out_base_ + out_.slot_offset(round));
   transport::store_release(&header.filled, generation(round) << 32 | (lines + 1));
 }

@@ -54,7 +54,7 @@ class PairLink {
   std::size_t place(std::uint64_t round, std::size_t body_bytes) noexcept;
   // Mapped pairs: the reader may take the header, the row information and the first `lines` cache
   // lines of the rows already. Else nothing.
-  void fill(std::uint64_t round, std::uint32_t lines) noexcept;
+  void tell(std::uint64_t round, std::uint32_t lines) noexcept;
   // How many lines of a round of so many are worth telling the reader of: a quarter of it, but not
   // less than what makes up for the signal, and often enough that both sides stay busy.
   std::size_t piece_lines(std::size_t round_lines) const noexcept;
@@ -108,6 +108,7 @@ class PairLink {
   std::uint32_t id() const noexcept { return id_; }
 
  private:
+  void fill(std::uint64_t round, std::uint32_t lines) noexcept;
   // Items of the waiting and in-flight masks: slots, then control slots, then the taken word.
   static constexpr std::uint32_t control_item = 16;
   static constexpr std::uint32_t taken_item = control_item + control_ring;

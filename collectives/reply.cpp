@@ -168,7 +168,7 @@ void ExpertEnd::tell(ReplySlot& slot, std::size_t lines) {
   slot.told_lines = lines;
   if (slot.streaming) transport::row_kernels().fence_streaming();
   slot.link->write_header(slot.round, slot.header);
-  slot.link->fill(slot.round, static_cast<std::uint32_t>(lines));
+  slot.link->tell(slot.round, static_cast<std::uint32_t>(lines));
 }
 
 // Per row: acc = +0; acc = fma(w, y, acc) over its entries in (k, part) order; rounded once.

@@ -84,7 +84,7 @@ void AttentionEnd::push_rows(std::uint32_t peer, Sending& sending, const Dispatc
     done = end;
     if (done == rows || done % piece != 0) continue;
     link.write_header(sending.round, sending.header);
-    link.fill(sending.round, static_cast<std::uint32_t>(done * row_lines));
+    link.tell(sending.round, static_cast<std::uint32_t>(done * row_lines));
     at({HookPoint::piece_told, context_.group->config.world_rank, peer, sending.round});
   }
 }

@@ -70,9 +70,9 @@ struct ReceivePolicy {
   // nothing).
   bool as_rows = false;
   // Rows only: the batch is given as soon as every source's row information is there, while rows
-  // are still on their way (mapped pairs; others give whole rounds). A piece does not wake a rank
-  // that sleeps or polls an event descriptor; the end of the round does. Batch::rows_ready and
-  // Channel::await_rows tell how far they are, Channel::reply_rows answers them piece by piece.
+  // are still on their way (mapped pairs; others give whole rounds). A rank that sleeps or polls
+  // an event descriptor is woken by pieces most of the time, by the end for certain. rows_ready and
+  // await_rows tell how far they are, reply_rows answers them piece by piece.
   bool early = false;
 };
 

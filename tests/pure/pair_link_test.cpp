@@ -252,9 +252,9 @@ TEST(MappedLink, RowsMayBeReadBeforeTheRoundIsComplete) {
   for (std::uint64_t round = 0; round < 9; ++round) {
     EXPECT_FALSE(to.arrived(round).header) << "what an older round left behind counts for nothing";
     ASSERT_NE(from.begin(round), nullptr);
-    from.fill(round, 1);
+    from.tell(round, 1);
     EXPECT_EQ(to.arrived(round).lines, 1u);
-    from.fill(round, 5);
+    from.tell(round, 5);
     EXPECT_EQ(to.arrived(round).lines, 5u);
     EXPECT_FALSE(to.complete(round));
     if (round + 2 < 9) {
@@ -263,6 +263,19 @@ TEST(MappedLink, RowsMayBeReadBeforeTheRoundIsComplete) {
     from.finish(round, 0);
     EXPECT_EQ(to.arrived(round).lines, PairLink::all_lines);
   }
+}
+
+TEST(MappedLink, APieceWakesAReaderThatSleeps) {
+  Joined joined = join("mapped", small_layout(2));
+  transport::Doorbell& bell = joined.workers[1]->transport().doorbell();
+  ASSERT_NE(joined.links[0]->begin(0), nullptr);
+  const std::uint32_t before = bell.word;
+  joined.links[0]->tell(0, 1);
+  EXPECT_EQ(bell.word, before) << "nobody sleeps";
+  ++bell.sleepers;
+  joined.links[0]->tell(0, 2);
+  --bell.sleepers;
+  EXPECT_NE(bell.word, before);
 }
 
 TEST(MappedLink, GatheredIsToldPerRound) {
@@ -284,7 +297,7 @@ TEST(UnmappedLink, TheStagingOfARoundIsKeptUntilItWasRead) {
   EXPECT_TRUE(from.issued(0));
   ASSERT_TRUE(joined.pump_until([&] { return from.sent(0); }));
   EXPECT_TRUE(joined.links[1]->complete(0));
-  from.fill(1, 1);
+  from.tell(1, 1);
   EXPECT_FALSE(joined.links[1]->arrived(1).header) << "no early rows without mapped memory";
 }
 
