@@ -90,21 +90,20 @@ Status ChannelEnd::check_link(const PairLink& link, std::string_view function) c
   return {};
 }
 
+void ChannelEnd::begin_drain() {
+  take_messages();
+  for (std::uint32_t peer = 0; peer < links_.size(); ++peer)
+    drains_[peer].begin(peer_statistics_[peer].rounds);
+}
+
 Status ChannelEnd::try_drain() {
   take_messages();
   bool all = true;
   Status wrong;  // of one peer; the others hear of us all the same
   for (std::uint32_t peer = 0; peer < links_.size(); ++peer) {
-    const std::uint64_t rounds = peer_statistics_[peer].rounds;
     PairDrain& drain = drains_[peer];
-    if (!drain.has_said(rounds)) {
-      const PairDrain::Words words = drain.words(rounds);
-      ControlMessage message = message_of(ControlType::drained);
-      message.body[0] = words.rounds;
-      message.body[1] = words.times;
-      if (links_[peer]->send(message)) drain.said(words);
-    }
-    if (drain.agreed(rounds)) continue;
+    if (drain.owes() && say_drained(peer)) drain.said();
+    if (drain.agreed()) continue;
     blame(peer);
     all = false;
     if (!wrong) continue;
@@ -113,10 +112,21 @@ Status ChannelEnd::try_drain() {
   }
   if (!wrong) return wrong;
   // The caller may leave for good: nothing of this end may wait for another call.
-  if (!all || has_pending()) return Code::again;
-  for (std::uint32_t peer = 0; peer < links_.size(); ++peer)
-    drains_[peer].finish(peer_statistics_[peer].rounds);
-  return {};
+  return all && !has_pending() ? Status{} : Status{Code::again};
+}
+
+// False if it has to be tried again. Nobody hears it where the peer has gone.
+bool ChannelEnd::say_drained(std::uint32_t peer) {
+  if (peer_closed_[peer] || !links_[peer]->health()) return true;
+  const PairDrain::Words words = drains_[peer].words();
+  ControlMessage message = message_of(ControlType::drained);
+  message.body[0] = words.rounds;
+  message.body[1] = words.count;
+  return links_[peer]->send(message);
+}
+
+void ChannelEnd::finish_drain() {
+  for (PairDrain& drain : drains_) drain.finish();
 }
 
 Status ChannelEnd::check_missing(std::string_view function) const {

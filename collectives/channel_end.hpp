@@ -46,8 +46,11 @@ class ChannelEnd {
   std::vector<std::unique_ptr<PairLink>>& links() noexcept { return links_; }
   // Peers hear that nothing more comes from this end.
   void announce_close();
-  // Every peer has said that it is done with all rounds; ours has been said to them.
+  // One call of drain: begin once this end is idle; try until every peer has said that it is done
+  // with all rounds and has been told the same; finish once all ends of the rank are that far.
+  void begin_drain();
   Status try_drain();
+  void finish_drain();
   // Moves on everything of the worker, not of this end alone.
   void pump();
   // Takes control messages of all links. Not for every spin.
@@ -69,6 +72,7 @@ class ChannelEnd {
     static_cast<void>(message);
   }
   ~ChannelEnd() { worker_.remove(this); }
+  bool say_drained(std::uint32_t peer);
 
   // The peer that a waiting call found missing last, for time-outs and statistics.
   void blame(std::uint32_t peer) noexcept { missing_ = peer; }

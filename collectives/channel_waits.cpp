@@ -14,14 +14,23 @@ using namespace collectives;  // NOLINT(google-build-using-namespace)
 
 namespace {
 
-// Tries to drain one end; ok while there is hope, with `done` set once it is.
+// One end's part of a drain.
 template <class End>
-Status drain_end(End* end, bool& done) {
-  if (done || !end->idle()) return {};
-  Status status = end->try_drain();
-  done = status.code() == Code::ok;
-  return status.code() == Code::again ? Status{} : status;
-}
+struct EndDrain {
+  End* end = nullptr;  // or none
+  bool begun = false;
+  bool agreed = false;
+
+  // ok while there is hope.
+  Status step() {
+    if (end == nullptr || agreed || !end->idle()) return {};
+    if (!std::exchange(begun, true)) end->begin_drain();
+    Status status = end->try_drain();
+    agreed = bool{status};
+    return status.code() == Code::again ? Status{} : status;
+  }
+  bool waits() const noexcept { return end != nullptr && !agreed; }
+};
 
 // The expert ends that a receive_any looks at.
 class AnyReceiver {
@@ -131,14 +140,14 @@ Status Channel::drain(Timeout timeout) {
                               "Channel::combine"});
   }
   ChannelImpl& impl = *impl_;
-  bool attention_done = !impl.attention;
-  bool expert_done = !impl.expert;
+  EndDrain<AttentionEnd> attention{impl.attention.get()};
+  EndDrain<ExpertEnd> expert{impl.expert.get()};
   auto step = [&]() -> Status {
     if (Status status = impl.context.check("drain"); !status) return status;
     if (impl.attention) impl.attention->reap();
-    if (Status status = drain_end(impl.attention.get(), attention_done); !status) return status;
-    if (Status status = drain_end(impl.expert.get(), expert_done); !status) return status;
-    return attention_done && expert_done ? Status{} : Status{Code::again};
+    if (Status status = attention.step(); !status) return status;
+    if (Status status = expert.step(); !status) return status;
+    return attention.waits() || expert.waits() ? Code::again : Code::ok;
   };
   Worker& worker = impl.attention ? impl.attention->worker() : impl.expert->worker();
   const Deadline deadline{timeout, impl.group->step_timeout};
@@ -146,8 +155,13 @@ Status Channel::drain(Timeout timeout) {
     if (impl.attention) impl.attention->pump();
     if (impl.expert) impl.expert->pump();
   });
-  if (status.code() != Code::timeout) return cut_off(status);
-  return attention_done ? impl.expert->timed_out_drain() : impl.attention->timed_out_drain();
+  if (status.code() == Code::timeout)
+    return attention.waits() ? attention.end->timed_out_drain() : expert.end->timed_out_drain();
+  if (!status) return cut_off(status);
+  // Not before both are that far: a call that fails has used nothing that peers have said.
+  if (attention.end != nullptr) attention.end->finish_drain();
+  if (expert.end != nullptr) expert.end->finish_drain();
+  return {};
 }
 
 Status Channel::serve(Ticket& ticket, MutableRows out, ConstRows add, Timeout timeout) {

@@ -9,9 +9,10 @@
 namespace m2n::collectives {
 
 enum class ControlType : std::uint32_t {
-  drained = 1,  // the sender has finished with body[0] rounds of this pair; body[1] = drains before
-  close = 2,    // the sender's end is closed; nothing more comes
-  pieces = 3,   // body[0] = pieces the sender needs, or the answer
+  drained =
+      1,       // the sender has finished with body[0] rounds of this pair; body[1] = how often said
+  close = 2,   // the sender's end is closed; nothing more comes
+  pieces = 3,  // body[0] = pieces the sender needs, or the answer
 };
 
 struct ControlMessage {

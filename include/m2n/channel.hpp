@@ -186,7 +186,9 @@ class M2N_EXPORT Channel {
   // Pushes what waits in this channel's ends.
   Status progress();
   // Collective: every operation of this channel has been consumed and every peer says so, for the
-  // same number of operations. After a time-out: go on, and drain again.
+  // same number of operations. Calls pair up, not successes: one that is ok has used one call of
+  // every peer, also one that timed out there, which no earlier one has used. After a time-out: go
+  // on, and drain again; once every rank does, all are ok, whatever the calls before came to.
   Status drain(Timeout timeout = {});
   // Local, within a second, from the thread that owns the ends (docs/threads.md): what is in flight
   // ends `cancelled`, peers' waits for this rank end `closed`.

@@ -17,6 +17,7 @@ namespace {
 using collectives::PairDrain;
 
 constexpr Timeout soon{std::chrono::milliseconds{20}};
+constexpr Timeout patient{std::chrono::seconds{2}};
 
 // One operation of two ranks, all ends driven by this thread.
 void step(std::vector<Channel>& channels) {
@@ -30,7 +31,7 @@ void step(std::vector<Channel>& channels) {
 void drain_all(std::vector<Channel>& channels) {
   std::vector<std::thread> threads;
   for (Channel& channel : channels)
-    threads.emplace_back([&channel] { EXPECT_TRUE(channel.drain()); });
+    threads.emplace_back([&channel] { EXPECT_TRUE(channel.drain(patient)); });
   for (std::thread& thread : threads) thread.join();
 }
 
@@ -64,63 +65,216 @@ TEST(Drain, WithoutAnOperationInBetweenIsCollectiveAgain) {
   drain_all(channels);
 }
 
-// Two sides with messages under way, calls that give up at any time and operations in between.
-struct Side {
-  PairDrain drain;
-  std::deque<PairDrain::Words> under_way;  // to this side
-  bool inside = false;
-  bool tried = false;  // since the last operation
-  std::uint64_t done = 0;
+Result<Ticket> send_to(Channel& channel, std::int32_t expert) {
+  const std::vector<float> x(std::size_t{lane_tokens} * lane_hidden, 1.0f);
+  const std::vector<std::int32_t> ids(lane_tokens, expert);
+  Dispatch dispatch;
+  dispatch.tokens = lane_tokens;
+  dispatch.x = {x.data()};
+  dispatch.ids = ids.data();
+  return channel.dispatch(dispatch);
+}
+
+// One end of a rank may have all words while the other still waits: nothing is over before both.
+TEST(Drain, OneEndAloneIsNoDrain) {
+  std::vector<Group> groups = make_groups(2, 1);
+  ChannelConfig config = lane_config(2);
+  config.presence = Presence::touched;
+  std::vector<Channel> channels = open_everywhere(groups, config, {});
+  ASSERT_EQ(channels.size(), 2u);
+  static_cast<void>(send_to(channels[1], 0));  // and the ticket is dropped
+  std::thread other{[&] { EXPECT_TRUE(channels[1].drain(patient)); }};
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(channels[0].drain(soon).code(), Code::timeout);
+  EXPECT_TRUE(answer(channels[0]));
+  EXPECT_TRUE(channels[0].drain(patient));
+  other.join();
+  EXPECT_EQ(channels[0].drain(soon).code(), Code::timeout);
+  drain_all(channels);
+}
+
+// A call that timed out for one peer was enough for another, which is a drain ahead from then on.
+TEST(Drain, APeerThatIsAheadIsToldAgain) {
+  std::vector<Group> groups = make_groups(3, 1, [](GroupConfig& config) {
+    config = GroupConfig::split(1, 2, config.world_rank);
+    config.transport = "inproc";
+  });
+  ChannelConfig config = lane_config(2);
+  config.presence = Presence::touched;
+  std::vector<Channel> channels = open_everywhere(groups, config, {});
+  ASSERT_EQ(channels.size(), 3u);
+  for (const std::int32_t expert : {0, 1, 1}) {
+    Result<Ticket> ticket = send_to(channels[0], expert);
+    ASSERT_TRUE(ticket);
+    EXPECT_TRUE(answer(channels[1 + static_cast<std::size_t>(expert)]));
+    EXPECT_TRUE(take_back(channels[0], *ticket, 1));
+    if (expert == 1) continue;
+    EXPECT_EQ(channels[0].drain(soon).code(), Code::timeout);
+    EXPECT_TRUE(channels[1].drain(soon)) << "rank 0 has said it in the call that timed out";
+  }
+  drain_all(channels);
+  drain_all(channels);
+}
+
+// Neither does asking again and again fill the ring of a peer that does not listen.
+TEST(Drain, PollingForOnePeerIsNoBurdenToAnother) {
+  std::vector<Group> groups = make_groups(3, 1);
+  std::vector<Channel> channels = open_everywhere(groups, lane_config(3), {});
+  ASSERT_EQ(channels.size(), 3u);
+  const Timeout now{std::chrono::nanoseconds{0}};
+  for (int i = 0; i < 100; ++i) EXPECT_EQ(channels[0].drain(now).code(), Code::timeout);
+  for (int i = 0; i < 100; ++i) EXPECT_EQ(channels[1].drain(now).code(), Code::timeout);
+  for (int i = 0; i < 100; ++i) EXPECT_EQ(channels[0].drain(now).code(), Code::timeout);
+  EXPECT_TRUE(channels[2].drain(now));
+  EXPECT_TRUE(channels[1].drain(now));
+  EXPECT_TRUE(channels[0].drain(now));
+  drain_all(channels);
+}
+
+// Ranks that all are peers of each other, with words under way, calls that give up at any time and
+// operations of single pairs in between.
+class Walk {
+ public:
+  static constexpr std::size_t count = 3;
+
+  explicit Walk(std::uint64_t seed) : random_{seed} {}
+  void act();
+  // Everyone is out, then everyone drains once.
+  void all_together();
+  std::uint64_t finished() const { return finished_; }
+
+ private:
+  struct Side {  // what a rank has of a pair
+    PairDrain drain;
+    std::deque<PairDrain::Words> under_way;  // to this side
+    std::uint64_t rounds = 0;
+    std::uint64_t calls = 0;  // since the last operation of the pair
+    std::uint64_t used = 0;   // of the peer's calls since then, at least
+  };
+  void begin(std::size_t rank);
+  bool look(std::size_t rank);
+  void hear(std::size_t rank);
+  Side& side(std::size_t of, std::size_t to) { return sides_[of][to]; }
+
+  Random random_;
+  Side sides_[count][count];
+  bool inside_[count] = {};
+  std::uint64_t finished_ = 0;
 };
 
-// One look of a drain call. True when it is over.
-bool look(Side& mine, Side& peer, std::uint64_t rounds) {
-  while (!mine.under_way.empty()) {
-    mine.drain.heard(mine.under_way.front());
-    mine.under_way.pop_front();
+void Walk::hear(std::size_t rank) {
+  for (std::size_t peer = 0; peer < count; ++peer) {
+    Side& mine = side(rank, peer);
+    for (; !mine.under_way.empty(); mine.under_way.pop_front())
+      mine.drain.heard(mine.under_way.front());
   }
-  mine.tried = true;
-  if (!mine.drain.has_said(rounds)) {
-    mine.drain.said(mine.drain.words(rounds));
-    peer.under_way.push_back(mine.drain.words(rounds));
+}
+
+void Walk::begin(std::size_t rank) {
+  inside_[rank] = true;
+  hear(rank);
+  for (std::size_t peer = 0; peer < count; ++peer) {
+    if (peer == rank) continue;
+    side(rank, peer).drain.begin(side(rank, peer).rounds);
+    ++side(rank, peer).calls;
   }
-  if (!mine.drain.agreed(rounds)) return false;
-  mine.drain.finish(rounds);
-  ++mine.done;
+}
+
+// True when the call is over.
+bool Walk::look(std::size_t rank) {
+  hear(rank);
+  bool all = true;
+  for (std::size_t peer = 0; peer < count; ++peer) {
+    if (peer == rank) continue;
+    PairDrain& drain = side(rank, peer).drain;
+    std::deque<PairDrain::Words>& ring = side(peer, rank).under_way;
+    if (drain.owes() && ring.size() < 16) {
+      ring.push_back(drain.words());
+      drain.said();
+    }
+    all &= drain.agreed();
+  }
+  if (!all) return false;
+  for (std::size_t peer = 0; peer < count; ++peer) {
+    if (peer == rank) continue;
+    side(rank, peer).drain.finish();
+    EXPECT_LE(++side(rank, peer).used, side(peer, rank).calls)
+        << "as many calls of the peer since the last operation";
+  }
+  inside_[rank] = false;
+  ++finished_;
   return true;
 }
 
-TEST(PairDrain, RandomWalk) {
-  Random random{4};
-  Side sides[2];
-  std::uint64_t rounds = 0;
-  std::uint64_t since_operation = 0;  // drains of side 0 minus those of side 1
-  std::uint64_t finished = 0;
-  for (int i = 0; i < 200'000; ++i) {
-    Side& mine = sides[random.below(2)];
-    Side& peer = sides[&mine == &sides[0] ? 1 : 0];
-    if (mine.inside) {
-      mine.inside = !random.chance(6);  // else it gives up
-      if (!mine.inside || !look(mine, peer, rounds)) continue;
-      mine.inside = false;
-      ++finished;
-      ASSERT_TRUE(peer.tried) << "true only if the other side has come since the last operation";
-      const std::uint64_t apart = sides[0].done - sides[1].done + since_operation;
-      ASSERT_LE(apart + 1, 2u) << "at most one drain ahead";
-    } else if (!peer.inside && random.chance(8)) {
-      ++rounds;
-      sides[0].tried = sides[1].tried = false;
-      since_operation = sides[1].done - sides[0].done;
-    } else {
-      mine.inside = true;
+void Walk::act() {
+  const std::size_t rank = random_.below(count);
+  const std::size_t peer = (rank + 1 + random_.below(count - 1)) % count;
+  if (inside_[rank]) {
+    if (random_.chance(6)) inside_[rank] = false;
+    if (inside_[rank]) look(rank);
+  } else if (!inside_[peer] && random_.chance(8)) {
+    for (Side* side : {&side(rank, peer), &side(peer, rank)}) {
+      ++side->rounds;
+      side->calls = side->used = 0;
+    }
+  } else {
+    begin(rank);
+  }
+}
+
+void Walk::all_together() {
+  bool done[count];
+  for (std::size_t rank = 0; rank < count; ++rank) done[rank] = inside_[rank] = false;
+  for (std::size_t rank = 0; rank < count; ++rank) hear(rank);
+  for (int i = 0; i < 4; ++i) {
+    for (std::size_t rank = 0; rank < count; ++rank) {
+      if (i == 0) begin(rank);
+      done[rank] = done[rank] || look(rank);
     }
   }
-  EXPECT_GT(finished, 10'000u);
-  for (int i = 0; i < 4; ++i) {
-    for (Side* side : {&sides[0], &sides[1]})
-      look(*side, *(side == sides ? sides + 1 : sides), rounds);
+  for (std::size_t rank = 0; rank < count; ++rank) ASSERT_TRUE(done[rank]) << "rank " << rank;
+}
+
+TEST(PairDrain, RandomWalk) {
+  Walk walk{4};
+  Random random{5};
+  for (int i = 0; i < 200'000 && !::testing::Test::HasFailure(); ++i) {
+    walk.act();
+    if (random.chance(40)) walk.all_together();
   }
-  EXPECT_GT(sides[0].done + sides[1].done, finished) << "and nobody waits for ever";
+  EXPECT_GT(walk.finished(), 10'000u);
+}
+
+// Without a call that times out each pairs with one of every peer, and the fast one waits.
+TEST(PairDrain, WithoutTimeOutsNobodyIsMoreThanOneAhead) {
+  PairDrain fast;
+  PairDrain slow;
+  auto speak = [](PairDrain& from, PairDrain& to) {
+    if (!from.owes()) return;
+    to.heard(from.words());
+    from.said();
+  };
+  slow.begin(5);
+  speak(slow, fast);
+  for (int i = 0; i < 10; ++i) {  // `slow` waits for somebody else meanwhile
+    fast.begin(5);
+    speak(fast, slow);
+    ASSERT_TRUE(fast.agreed());
+    fast.finish();
+    fast.begin(5);
+    speak(fast, slow);
+    ASSERT_FALSE(fast.agreed()) << "the peer is still in the call before";
+    ASSERT_TRUE(slow.agreed());
+    slow.finish();
+    slow.begin(5);
+    speak(slow, fast);
+    ASSERT_TRUE(fast.agreed()) << "and now in this one";
+    ASSERT_TRUE(slow.agreed()) << "the fast one may have gone";
+    fast.finish();
+    slow.finish();
+    slow.begin(5);
+    speak(slow, fast);
+    ASSERT_FALSE(slow.agreed());
+  }
 }
 
 }  // namespace
