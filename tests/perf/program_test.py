@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """m2n_perf and m2n_info alone: exit codes, tables, JSON. program_test.py PERF INFO TRACE"""
 import os
+import re
 import sys
 import tempfile
 
@@ -62,6 +63,23 @@ for transport in ("inproc", "shm"):
 for transport in ("inproc", "shm"):
     bad([*SMALL, "--transport", transport, "--corrupt"], "data check failed")
 code, text, errors = run([INFO, "--ranks", "2x2", "--model", "mixtral-8x7b"])
-expect(code == 0 and "expert rank window" in text, "m2n_info", (text, errors))
+expect(code == 0 and not errors, "m2n_info", (text, errors))
+for words in ("inproc   available", "avx512-bf16, avx512, avx2, portable", "plain or streaming", "exchange = automatic",
+              "x in the arena  shared", "event descriptors        3"):
+    expect(words in text, f"m2n_info says: {words}", (text,))
+
+
+def info(row, *arguments):
+    """The cells of one line of m2n_info's table: "3.50 MiB" or "-"."""
+    line = next(line for line in run([INFO, "--ranks", "2x3", "--model", "mixtral-8x7b", "--tokens", "512", *arguments])[1]
+                .splitlines() if line.startswith("  " + row))
+    return re.findall(r"[\d.]+ [KMGT]?i?B|(?<= )-$|(?<= )-(?= )", line)
+
+
+for row in ("one row", "one slot", "windows", "arena", "host", "total", "more where peers' memory", "more for grouped"):
+    expect(len(info(row)) == 2, f"m2n_info: two columns for {row}", info(row))
+expect(info("one row") == ["8192 B", "8192 B"], "m2n_info: rows of 4096 bf16", info("one row"))
+expect(info("arena", "--exchange", "push")[0] == "0 B" != info("arena")[0], "m2n_info: push needs no arena")
+expect(info("more for grouped", "--layout", "grouped")[1] != info("more for grouped")[1], "m2n_info: grouped batches")
 expect(run([INFO, "--ranks", "2"])[0] == 2, "m2n_info refuses --ranks 2")
 finish()
