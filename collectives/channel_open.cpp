@@ -56,7 +56,6 @@ class Opening {
  private:
   Status check_worker(std::uint32_t worker, const char* field) const;
   Status make_ends();
-  Status check_grouped(std::uint32_t expert_rank) const;
   Status make_links(ChannelEnd& end, bool attention);
   Status attach_end(ChannelEnd& end, bool attention, const std::vector<Hello>& peers);
   static Status export_end(Hello& hello, ChannelEnd& end, bool attention);
@@ -114,27 +113,11 @@ Status Opening::make_ends() {
   }
   if (config.expert_rank >= 0) {
     const auto rank = static_cast<std::uint32_t>(config.expert_rank);
-    if (Status status = check_grouped(rank); !status) return status;
     impl_->expert =
         std::make_unique<ExpertEnd>(impl_->context, *group_->workers[options_.expert_worker], rank);
     if (Status status = make_links(*impl_->expert, false); !status) return status;
   }
   return {};
-}
-
-// Rows of a grouped batch, and rows of one expert in it, are counted with 32 bits.
-Status Opening::check_grouped(std::uint32_t expert_rank) const {
-  const ChannelConfig& config = impl_->context.config;
-  const std::uint32_t local = config.placement.local_experts(expert_rank);
-  Result<GroupedLayout> layout = grouped_layout(config, group_->config.attention_ranks, local);
-  if (!layout) return layout.status();
-  if (config.layout == Layout::rows || layout->rows <= 0xffff'ffffu) return {};
-  return transport::refuse({"open", "rows of a grouped batch",
-                            std::to_string(layout->rows) + " for " + std::to_string(local) +
-                                " local experts and " +
-                                std::to_string(group_->config.attention_ranks) + " attention ranks",
-                            "at most 4294967295", group_->rank(),
-                            "ChannelConfig::capacity, max_tokens or packed_alignment"});
 }
 
 Status Opening::make_links(ChannelEnd& end, bool attention) {
@@ -284,13 +267,19 @@ Result<std::shared_ptr<ChannelImpl>> open_channel(const std::shared_ptr<GroupCor
   setup.timeout = group->start_timeout;
   Gathering gathering{std::move(setup)};
   Opening opening{group, config, options};
+  auto failed = [&](const std::exception* error) {
+    Status status = status_of(error, "open", "ChannelConfig::max_tokens, top_k, capacity or depth",
+                              group->rank());
+    gathering.refuse(status.text());
+    return status;
+  };
   Status status;
   try {
     status = meet(opening, gathering);
   } catch (const std::exception& error) {
-    status = status_of(error, "open", "ChannelConfig::max_tokens, top_k, capacity or depth",
-                       group->rank());
-    gathering.refuse(status.text());
+    status = failed(&error);
+  } catch (...) {
+    status = failed(nullptr);
   }
   group->next_opening = gathering.number() + 1;
   if (status) return opening.finish();

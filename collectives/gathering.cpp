@@ -48,21 +48,32 @@ Result<std::vector<Hello>> Gathering::ready(Hello hello) {
   return meeting_.hellos(1);
 }
 
-void Gathering::refuse(const std::string& why) {
-  Hello hello = with_self({}, 0);
-  hello.kind = Hello::Kind::refused;
-  hello.text = why;
-  gave_up_ = Status{Code::timeout};  // it reads what is there
-  end_ = Clock::now();
-  // This rank reports its own refusal; one that the store does not take changes nothing about that.
-  if (joined_) {
-    static_cast<void>(append(hello));
-  } else {
-    static_cast<void>(join(hello));
+// This rank reports its own refusal; a store that does not take it, or throws as it may have
+// before, changes nothing about that.
+void Gathering::refuse(const std::string& why) noexcept {
+  try {
+    Hello hello = with_self({}, 0);
+    hello.kind = Hello::Kind::refused;
+    hello.text = why;
+    gave_up_ = Status{Code::timeout};  // it reads what is there
+    end_ = Clock::now();
+    if (joined_) {
+      static_cast<void>(append(hello));
+    } else {
+      static_cast<void>(join(hello));
+    }
+  } catch (...) {  // the others give up at their deadlines
   }
 }
 
-void Gathering::part() {
+void Gathering::part() noexcept {
+  try {
+    wait_until_heard();
+  } catch (...) {  // who has not heard gives up at its deadline
+  }
+}
+
+void Gathering::wait_until_heard() {
   if (!joined_) return;
   Store& store = *setup_.store;
   const std::string heard = place() + "/heard";
@@ -86,7 +97,6 @@ Status Gathering::join(const Hello& hello) {
     read_ = 0;
     Result<std::uint64_t> mine = append(hello);
     if (!mine) return mine.status();
-    joined_ = true;
     Status status = read_until(0, *mine);
     const bool late = meeting_.over() && read_ <= *mine;
     if (!late || status.code() == Code::invalid) return status;
@@ -99,12 +109,28 @@ Status Gathering::join(const Hello& hello) {
 
 Result<std::uint64_t> Gathering::append(const Hello& hello) {
   const std::string log = place() + "/log";
+  const Bytes entry = encode(hello);
   Result<std::int64_t> count = setup_.store->add(log, 1);
   if (!count) return count.status();
+  joined_ = true;
   const auto index = static_cast<std::uint64_t>(*count - 1);
-  Status status = setup_.store->set(log + "/" + std::to_string(index), encode(hello));
+  Hole hole{*this, log + "/" + std::to_string(index)};
+  Status status = setup_.store->set(hole.key, entry);
+  hole.filled = bool{status};
   if (!status) return status;
   return index;
+}
+
+// Nobody reads beyond an index without an entry. A short one may fit where the hello did not.
+Gathering::Hole::~Hole() {
+  if (filled) return;
+  try {
+    Hello hello = of.with_self({}, 0);
+    hello.kind = Hello::Kind::refused;
+    hello.text = of.setup_.what + ": the store has not taken what this rank says";
+    static_cast<void>(of.setup_.store->set(key, encode(hello)));
+  } catch (...) {  // then the others wait for their deadlines
+  }
 }
 
 // Reads until all have reached the stage, this rank among them, or the meeting is over. At the

@@ -34,12 +34,13 @@ class Gathering {
   // the meeting on all ranks; ok from ready() means that it is ok on all ranks.
   Result<std::vector<Hello>> enter(Hello hello);
   Result<std::vector<Hello>> ready(Hello hello);
-  // Tells the others that this rank cannot go on, and why. Waits for nobody.
-  void refuse(const std::string& why);
+  // Tells the others that this rank cannot go on, and why, as far as the store lets it. Waits for
+  // nobody.
+  void refuse(const std::string& why) noexcept;
 
   // After a failure. The rank that serves the store may end its process next: it waits, for half a
   // second at most, until the others have heard of it.
-  void part();
+  void part() noexcept;
 
   // Of this meeting, and its place in the store. Valid once enter() or refuse() was called.
   std::uint64_t number() const noexcept { return setup_.number; }
@@ -47,8 +48,17 @@ class Gathering {
   const Meeting& meeting() const noexcept { return meeting_; }
 
  private:
+  // An index of the log without an entry, filled whatever happens.
+  struct Hole {
+    Gathering& of;
+    std::string key;
+    bool filled = false;
+    ~Hole();
+  };
+
   Status join(const Hello& hello);
   Result<std::uint64_t> append(const Hello& hello);
+  void wait_until_heard();
   Status read_until(std::uint32_t stage, std::uint64_t mine);
   Result<Bytes> next_entry();
   Hello giving_up(std::uint32_t stage) const;
@@ -56,7 +66,7 @@ class Gathering {
 
   Setup setup_;
   std::chrono::steady_clock::time_point end_;
-  bool joined_ = false;
+  bool joined_ = false;  // has taken an index of the log
   std::optional<Status> gave_up_;
   Meeting meeting_;
   std::uint64_t read_ = 0;  // entries of the log

@@ -10,6 +10,22 @@
 
 namespace m2n {
 
+Result<collectives::Worker*> collectives::find_worker(const GroupCore* core,
+                                                      std::string_view function,
+                                                      std::uint32_t worker) {
+  if (core == nullptr) {
+    return transport::refuse(
+        {function, "group", "empty", "one from Group::create", -1, "Group::create"});
+  }
+  if (!core->owned()) return used_in_child(function, core->rank());
+  if (worker >= core->workers.size()) {
+    return transport::refuse({function, "worker", std::to_string(worker),
+                              "0.." + std::to_string(core->workers.size() - 1), core->rank(),
+                              "GroupConfig::workers"});
+  }
+  return core->workers[worker].get();
+}
+
 Group::Impl::~Impl() {
   while (core && !core->channels.empty()) core->channels.back()->close();
 }
@@ -24,7 +40,7 @@ Result<Group> Group::create(const GroupConfig& config, std::shared_ptr<Store> st
     group.impl_->core = std::move(*core);
     return group;
   } catch (...) {
-    return Code::exhausted;  // the text of a failure has found no memory
+    return Code::exhausted;  // not even the text of the failure has found memory
   }
 }
 
@@ -39,31 +55,27 @@ Result<Channel> Group::open(const ChannelConfig& config, const OpenOptions& opti
     if (!impl) return impl.status();
     return ChannelImpl::handle(std::move(*impl));
   } catch (...) {
-    return Code::exhausted;  // the text of a failure has found no memory
+    return Code::exhausted;  // not even the text of the failure has found memory
   }
 }
 
 Status Group::progress(std::uint32_t worker) {
-  if (!impl_)
-    return transport::refuse(
-        {"progress", "group", "empty", "one from Group::create", -1, "Group::create"});
-  collectives::GroupCore& core = *impl_->core;
-  if (!core.owned()) return collectives::used_in_child("progress", core.rank());
-  if (worker >= core.workers.size()) {
-    return transport::refuse({"progress", "worker", std::to_string(worker),
-                              "0.." + std::to_string(core.workers.size() - 1), core.rank(),
-                              "GroupConfig::workers"});
-  }
-  core.workers[worker]->pump();
-  for (ChannelImpl* channel : core.channels) {
-    if (channel->attention && &channel->attention->worker() == core.workers[worker].get()) {
-      channel->attention->pump();
-      channel->attention->reap();
+  try {
+    const auto found =
+        collectives::find_worker(impl_ ? impl_->core.get() : nullptr, "progress", worker);
+    if (!found) return found.status();
+    (*found)->pump();
+    for (ChannelImpl* channel : impl_->core->channels) {
+      if (channel->attention && &channel->attention->worker() == *found) {
+        channel->attention->pump();
+        channel->attention->reap();
+      }
+      if (channel->expert && &channel->expert->worker() == *found) channel->expert->pump();
     }
-    if (channel->expert && &channel->expert->worker() == core.workers[worker].get())
-      channel->expert->pump();
+    return {};
+  } catch (...) {
+    return Code::exhausted;  // not even the text of the failure has found memory
   }
-  return {};
 }
 
 Status Group::close() {

@@ -51,8 +51,9 @@ struct GroupCore {
 Result<std::shared_ptr<GroupCore>> create_group(const GroupConfig& config,
                                                 std::shared_ptr<Store> store);
 
-// An exception of a set-up call as a Status: `exhausted` if memory is short.
-Status status_of(const std::exception& error, const char* function, const char* setting,
+// An exception of a set-up call as a Status: `exhausted` if memory is short. Null = not a
+// std::exception.
+Status status_of(const std::exception* error, const char* function, const char* setting,
                  std::int32_t rank);
 
 }  // namespace m2n::collectives

@@ -91,10 +91,11 @@ class Creation {
   }
   Result<std::shared_ptr<GroupCore>> run();
   // This rank cannot go on. The others hear of it if they can.
-  void give_up(const Status& status);
+  void give_up(const Status& status) noexcept;
 
  private:
-  Status leave(const Status& status);
+  Status note_next() const;
+  void leave(const Status& status) noexcept;
   Status settings();
   Status begin();
   Status meet();
@@ -308,7 +309,7 @@ Result<std::shared_ptr<GroupCore>> Creation::run() {
   } else {
     gathering_->refuse(status.text());
   }
-  if (Status told = leave(status); status && !told) return told;
+  leave(status);
   if (!status) return status;
   core_->log(LogLevel::info, "group \"" + config.name + "\" of " +
                                  std::to_string(config.attention_ranks) + " attention and " +
@@ -318,46 +319,67 @@ Result<std::shared_ptr<GroupCore>> Creation::run() {
   return core_;
 }
 
-// The next call begins behind this meeting.
-Status Creation::leave(const Status& status) {
-  const std::string next = std::to_string(gathering_->number() + 1);
-  Status told = core_->store->set(next_key(), bytes_of(next));
-  if (!status) gathering_->part();
-  return told;
+Status Creation::note_next() const {
+  constexpr const char* setting = "the store of Group::create";
+  try {
+    return core_->store->set(next_key(), bytes_of(std::to_string(gathering_->number() + 1)));
+  } catch (const std::exception& error) {
+    return status_of(&error, "create", setting, core_->rank());
+  } catch (...) {
+    return status_of(nullptr, "create", setting, core_->rank());
+  }
 }
 
-void Creation::give_up(const Status& status) {
+// The next call begins behind this meeting. If that cannot be noted it looks at this one once more,
+// which is no reason to fail where all others have succeeded.
+void Creation::leave(const Status& status) noexcept {
+  try {
+    if (const Status noted = note_next(); !noted) {
+      core_->log(LogLevel::warn, "the store has not taken " + next_key() + ": " + noted.text());
+    }
+  } catch (...) {  // no memory for the text, or a log callback's own
+  }
+  if (!status) gathering_->part();
+}
+
+void Creation::give_up(const Status& status) noexcept {
   if (!gathering_) return;
   gathering_->refuse(status.text());
-  static_cast<void>(leave(status));
+  leave(status);
 }
 
 }  // namespace
 
-Status status_of(const std::exception& error, const char* function, const char* setting,
+Status status_of(const std::exception* error, const char* function, const char* setting,
                  std::int32_t rank) {
-  const bool memory = dynamic_cast<const std::bad_alloc*>(&error) != nullptr ||
-                      dynamic_cast<const std::length_error*>(&error) != nullptr;
+  const bool memory = dynamic_cast<const std::bad_alloc*>(error) != nullptr ||
+                      dynamic_cast<const std::length_error*>(error) != nullptr;
   if (memory) {
     return transport::refuse(
-        {function, "memory", error.what(), "what this process may allocate", rank, setting},
+        {function, "memory", error->what(), "what this process may allocate", rank, setting},
         Code::exhausted);
   }
   return transport::refuse(
-      {function, "exception", error.what(), "none, from a store or a callback", rank, setting},
+      {function, "exception", error != nullptr ? error->what() : "of an unknown type",
+       "none, from a store or a callback", rank, setting},
       Code::system);
 }
 
 Result<std::shared_ptr<GroupCore>> create_group(const GroupConfig& config,
                                                 std::shared_ptr<Store> store) {
   Creation creation{config, std::move(store)};
-  try {
-    return creation.run();
-  } catch (const std::exception& error) {
+  auto failed = [&](const std::exception* error) {
     Status status = status_of(error, "create", "GroupConfig::world_size and workers",
                               static_cast<std::int32_t>(config.world_rank));
     creation.give_up(status);
     return status;
+  };
+  try {
+    return creation.run();
+  } catch (const std::exception& error) {
+    return failed(&error);
+  } catch (...) {
+    return failed(nullptr);
   }
 }
 

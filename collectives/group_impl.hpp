@@ -1,7 +1,9 @@
 // What a Group holds. Used by the thread that uses the Group.
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <string_view>
 
 #include "collectives/group_core.hpp"
 #include "m2n/group.hpp"
@@ -12,5 +14,12 @@ struct Group::Impl {
   std::shared_ptr<collectives::GroupCore> core;
   ~Impl();
 };
+
+namespace collectives {
+
+// The worker that a call of a Group names, or why there is none. `core` may be null.
+Result<Worker*> find_worker(const GroupCore* core, std::string_view function, std::uint32_t worker);
+
+}  // namespace collectives
 
 }  // namespace m2n

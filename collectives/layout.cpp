@@ -105,7 +105,13 @@ Result<GroupedLayout> grouped_layout(const ChannelConfig& config, std::uint32_t 
   }
   layout.bytes = size.multiply(layout.rows, geometry->stride_bytes);
   if (size.overflow()) return too_large("grouped batch");
-  return layout;
+  // Rows of a grouped batch, and rows of one expert in it, are counted with 32 bits.
+  if (layout.rows <= 0xffff'ffffu) return layout;
+  return transport::refuse(
+      {"channel_sizes", "rows of a grouped batch",
+       std::to_string(layout.rows) + " for " + std::to_string(local_experts) +
+           " local experts and " + std::to_string(attention_ranks) + " attention ranks",
+       "at most 4294967295", -1, "ChannelConfig::capacity, max_tokens or packed_alignment"});
 }
 
 }  // namespace m2n::collectives

@@ -6,11 +6,10 @@
 #include <atomic>
 #include <chrono>
 #include <latch>
-#include <new>
-#include <stdexcept>
 #include <thread>
 
 #include "collectives/bootstrap.hpp"
+#include "tests/bootstrap/meeting.hpp"
 #include "tests/support/ranks.hpp"
 
 namespace m2n::testing {
@@ -20,31 +19,6 @@ using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
 constexpr int most_tries = 100;
-
-RankSet bare(std::uint32_t attention, std::uint32_t experts) {
-  RankSet set;
-  set.attention = attention;
-  set.experts = experts;
-  set.bare = true;
-  return set;
-}
-
-ChannelConfig small_channel(const char* name = "main") {
-  ChannelConfig config;
-  config.name = name;
-  config.experts = 2;
-  config.hidden = 16;
-  config.max_tokens = 4;
-  return config;
-}
-
-void expect_says(const Status& status, Code code, const std::vector<std::string>& parts) {
-  EXPECT_EQ(status.code(), code) << status.text();
-  for (const std::string& part : parts) {
-    EXPECT_NE(status.text().find(part), std::string::npos)
-        << "no " << part << ": " << status.text();
-  }
-}
 
 Result<Group> create_again_and_again(const GroupConfig& config,
                                      const std::shared_ptr<Store>& store) {
@@ -306,73 +280,6 @@ TEST(Transport, AnUnknownOneIsNamedByCreate) {
         status, Code::invalid,
         {"create: transport = carrier-pigeon", "auto, inproc, shm", "GroupConfig::transport"});
     EXPECT_EQ(status.text().find("open_transport"), std::string::npos);
-  });
-}
-
-// Throws at its k-th call.
-class ThrowingStore final : public Store {
- public:
-  ThrowingStore(std::shared_ptr<Store> inner, int calls_left, bool memory)
-      : inner_{std::move(inner)}, calls_left_{calls_left}, memory_{memory} {}
-  Status set(std::string_view key, std::span<const std::byte> value) override {
-    count();
-    return inner_->set(key, value);
-  }
-  Result<Bytes> get(std::string_view key) override {
-    count();
-    return inner_->get(key);
-  }
-  Result<Bytes> wait(std::string_view key, std::chrono::nanoseconds timeout) override {
-    count();
-    return inner_->wait(key, timeout);
-  }
-  Result<std::int64_t> add(std::string_view key, std::int64_t delta) override {
-    count();
-    return inner_->add(key, delta);
-  }
-  bool has_thrown() const { return calls_left_ < 0; }
-
- private:
-  void count() {
-    if (calls_left_-- != 0) return;
-    if (memory_) throw std::bad_alloc{};
-    throw std::runtime_error{"a store of one's own"};
-  }
-  std::shared_ptr<Store> inner_;
-  int calls_left_;
-  bool memory_;
-};
-
-TEST(Exceptions, BecomeAStatusAtEveryCallOfTheStore) {
-  for (const bool memory : {true, false}) {
-    bool thrown = true;
-    for (int k = 0; thrown && !HasFailure(); ++k) {
-      SCOPED_TRACE(k);
-      ASSERT_LT(k, 100);
-      auto store = std::make_shared<ThrowingStore>(make_inproc_store(), k, memory);
-      Result<Group> group = Group::create(GroupConfig::both(1, 0), store);
-      Result<Channel> channel = group ? group->open(small_channel()) : group.status();
-      thrown = store->has_thrown();
-      EXPECT_NE(bool(channel), thrown);
-      if (!thrown) continue;
-      const char* function = group ? "open: " : "create: ";
-      memory ? expect_says(channel.status(), Code::exhausted, {function, "memory"})
-             : expect_says(channel.status(), Code::system, {function, "a store of one's own"});
-    }
-  }
-}
-
-TEST(Exceptions, OtherRanksHearOfIt) {
-  run_ranks(bare(1, 1), [&](Rank& rank) {
-    std::shared_ptr<Store> store = rank.store;
-    // A call inside the meeting.
-    if (rank.config.world_rank == 0) store = std::make_shared<ThrowingStore>(store, 6, true);
-    const Status status = Group::create(rank.config, store).status();
-    if (rank.config.world_rank == 0) {
-      expect_says(status, Code::exhausted, {"create: memory"});
-    } else {
-      expect_says(status, Code::invalid, {"rank 0 refused: create: memory"});
-    }
   });
 }
 

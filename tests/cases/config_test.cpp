@@ -169,7 +169,8 @@ TEST(I28, MoreGroupedRowsThanACounterHolds) {
       const Clock::time_point start = Clock::now();
       expect_refused(rank.group.open(config).status(),
                      {"rows of a grouped batch", "8192 local experts", "4294967295", {}}, start,
-                     "rank 1");
+                     "ChannelConfig::capacity");
+      EXPECT_EQ(channel_sizes(config, 1, 1).code(), Code::invalid) << "told before anything is up";
     }
   });
 }
