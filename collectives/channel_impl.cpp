@@ -41,12 +41,12 @@ Status serve_once(GroupCore& group, Worker& worker, std::chrono::nanoseconds& bu
     const std::size_t index = (worker.turn() + i) % count;
     ChannelImpl* impl = group.channels[index];
     if (!impl->expert || &impl->expert->worker() != &worker || !impl->expert_function) continue;
+    if (impl->dried_up) continue;
     Result<BatchState*> state = impl->expert->try_receive({});
+    if (state.code() == Code::again) continue;
     // The end of another channel shows there, not here.
-    if (state.code() == Code::again || state.code() == Code::closed ||
-        state.code() == Code::peer_failed) {
-      continue;
-    }
+    impl->dried_up = state.code() == Code::closed || state.code() == Code::peer_failed;
+    if (impl->dried_up) continue;
     if (!state) return state.status();
     worker.set_turn(index + 1);
     Batch batch = impl->wrap(*state);

@@ -19,6 +19,9 @@ struct ChannelImpl : std::enable_shared_from_this<ChannelImpl> {
   std::unique_ptr<collectives::ExpertEnd> expert;
   ExpertFunction expert_function;
   bool left = false;  // has said `close` to the peers and gone from the group's list
+  // Its expert end gives nothing any more, as far as is known. Whoever looks at several channels
+  // asks the others: to be told why again and again costs a text each time.
+  bool dried_up = false;
 
   ~ChannelImpl();
   void close();

@@ -40,6 +40,7 @@ class AnyReceiver {
 
   Status check();
   Result<AnyBatch> try_once();
+  Result<AnyBatch> try_each(bool hopeful_only);
   Result<AnyBatch> wait(Timeout timeout);
 
  private:
@@ -67,25 +68,42 @@ Status AnyReceiver::check() {
   return transport::refuse({"receive_any", "channels", "0", "at least 1", -1, "receive_any"});
 }
 
-// A channel that gives nothing any more is passed over until that is true of all.
+// A channel that gives nothing any more is passed over until that is true of all. Then each is
+// asked once more: what has come late is still taken.
 Result<AnyBatch> AnyReceiver::try_once() {
+  bool hope = false;
+  for (std::size_t i = 0; i < channels_.size(); ++i) {
+    if (Status status = impl(i).context.check("receive_any"); !status)
+      return cut_off(std::move(status));
+    hope |= !impl(i).dried_up;
+  }
+  Result<AnyBatch> any = try_each(hope);
+  return any.code() == Code::closed || any.code() == Code::peer_failed ? try_each(false)
+                                                                       : std::move(any);
+}
+
+// `again`, or the last one's end where all have come to one.
+Result<AnyBatch> AnyReceiver::try_each(bool hopeful_only) {
   Status gone;
-  std::size_t alive = channels_.size();
+  bool hope = false;
   for (std::size_t i = 0; i < channels_.size(); ++i) {
     const std::size_t index = (worker_->turn() + i) % channels_.size();
-    if (Status status = impl(index).context.check("receive_any"); !status)
-      return cut_off(std::move(status));
+    if (hopeful_only && impl(index).dried_up) continue;
     Result<BatchState*> state = end(index).try_receive(policy_);
+    impl(index).dried_up = state.code() == Code::closed || state.code() == Code::peer_failed;
     if (state) {
       worker_->set_turn(index + 1);
       return AnyBatch{index, impl(index).wrap(*state)};
     }
-    if (state.code() == Code::again) continue;
-    if (state.code() != Code::closed && state.code() != Code::peer_failed) return state.status();
-    gone = state.status();
-    --alive;
+    if (impl(index).dried_up) {
+      gone = state.status();
+    } else if (state.code() == Code::again) {
+      hope = true;
+    } else {
+      return state.status();
+    }
   }
-  return alive == 0 ? gone : Status{Code::again};
+  return hope ? Status{Code::again} : gone;
 }
 
 Result<AnyBatch> AnyReceiver::wait(Timeout timeout) {
