@@ -33,7 +33,6 @@ class Ledger {
 
   std::uint64_t issued() const noexcept { return issued_; }
   std::uint64_t consumed() const noexcept { return consumed_; }
-  bool idle() const noexcept { return issued_ == consumed_; }
 
  private:
   std::uint32_t depth_;

@@ -21,7 +21,7 @@ static long futex(std::atomic<std::uint32_t>& word, int operation, std::uint32_t
 }
 
 static bool is_pipe(const struct stat& found, const PipePlace& place) {
-  return S_ISFIFO(found.st_mode) && (place.inode == 0 || found.st_ino == place.inode);
+  return S_ISFIFO(found.st_mode) && found.st_ino == place.inode;
 }
 
 int open_pipe(const PipePlace& place) noexcept {

@@ -18,7 +18,7 @@ static_assert(std::atomic<std::uint32_t>::is_always_lock_free);
 struct PipePlace {
   std::uint32_t process = 0;
   std::uint32_t descriptor = 0;
-  std::uint64_t inode = 0;  // 0 = any, for the owner itself
+  std::uint64_t inode = 0;
 };
 // Both ends in one descriptor, so that no write meets a pipe without a reader (a signal); or -1 and
 // errno.

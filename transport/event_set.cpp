@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/epoll.h>
+#include <sys/stat.h>
 #include <sys/timerfd.h>
 #include <unistd.h>
 
@@ -35,7 +36,11 @@ bool EventSet::open() noexcept {
   std::array<int, 2> ends{-1, -1};
   if (pipe2(ends.data(), O_NONBLOCK | O_CLOEXEC) != 0) return false;
   // One descriptor for both ends, made in the way in which peers will reach it.
-  pipe_ = open_pipe({static_cast<std::uint32_t>(owner_pid_), static_cast<std::uint32_t>(ends[0])});
+  struct stat made {};
+  if (fstat(ends[0], &made) == 0) {
+    pipe_ = open_pipe(
+        {static_cast<std::uint32_t>(owner_pid_), static_cast<std::uint32_t>(ends[0]), made.st_ino});
+  }
   const int error = errno;
   close(ends[0]);
   close(ends[1]);

@@ -49,13 +49,6 @@ class HandleTable {
     free_.push_back(index);
   }
 
-  template <class Visit>
-  void each(Visit&& visit) {
-    for (Entry& entry : entries_) {
-      if (entry.value) visit(*entry.value);
-    }
-  }
-
  private:
   static constexpr std::uint32_t generation_mask = (1u << (32 - index_bits)) - 1;
   struct Entry {
