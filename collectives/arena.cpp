@@ -78,20 +78,13 @@ Result<ArenaBlock> AttentionEnd::arena_acquire(std::uint32_t tokens) {
   return ArenaBlock{arena_.base + row * arena_.stride_bytes, arena_.stride_bytes, tokens};
 }
 
-void AttentionEnd::arena_release(std::uint32_t row) noexcept {
-  const std::uint32_t block = arena_.ring->use(row, 1);
-  if (block != ArenaRing::none) arena_.ring->release(block);
-}
-
 Status AttentionEnd::arena_release(const ArenaBlock& block) {
   const std::uint32_t row = arena_.ring ? arena_.row_of(block.base) : ArenaRing::none;
-  if (row == ArenaRing::none) {
-    return transport::refuse({"arena_release", "block", "not of this channel's arena",
-                              "what arena_acquire gave", context_.rank(),
-                              "Channel::arena_acquire"});
-  }
-  arena_release(row);
-  return {};
+  if (row != ArenaRing::none && arena_.ring->give_back(row)) return {};
+  return transport::refuse(
+      {"arena_release", "block",
+       row == ArenaRing::none ? "not of this channel's arena" : "dispatched or given back before",
+       "what arena_acquire gave", context_.rank(), "Channel::arena_acquire"});
 }
 
 // All arrays of a row where Channel::row_format() says, at the arena's stride.
@@ -129,7 +122,8 @@ Status AttentionEnd::place_in_arena(Operation& operation, const Dispatch& argume
     copied = copy_to_arena(operation, arguments);
     if (!copied && shared) return copied;  // else its rows are pushed
   }
-  if (row != ArenaRing::none) arena_release(row);  // x lay there, but not as receivers read it
+  // x lay there, but not as receivers read it.
+  if (row != ArenaRing::none) arena_.ring->give_back(row);
   return {};
 }
 

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 namespace m2n::collectives {
@@ -31,15 +32,17 @@ class ArenaRing {
 
   // An operation begins to use the block that holds `row`; none if there is no such block.
   std::uint32_t use(std::uint32_t row, std::uint32_t rows) noexcept {
-    for (std::uint64_t i = oldest_; i < newest_; ++i) {
-      Block& block = at(i);
-      const auto first = static_cast<std::uint32_t>(block.begin % rows_);
-      if (row < first || row - first >= block.rows || rows > block.rows - (row - first)) continue;
-      ++block.users;
-      block.used = true;
-      return static_cast<std::uint32_t>(i % blocks_.size());
-    }
-    return none;
+    Block* block = find(row, rows);
+    if (block == nullptr) return none;
+    ++block->users;
+    block->used = true;
+    return static_cast<std::uint32_t>(block - blocks_.data());
+  }
+
+  // Nobody will use the block that holds `row`. False if there is none, or somebody has.
+  bool give_back(std::uint32_t row) noexcept {
+    Block* block = find(row, 1);
+    return block != nullptr && !std::exchange(block->used, true);
   }
 
   // The operation's readers are done with the block that use() gave.
@@ -53,6 +56,15 @@ class ArenaRing {
     bool used = false;
   };
 
+  Block* find(std::uint32_t row, std::uint32_t rows) noexcept {
+    for (std::uint64_t i = oldest_; i < newest_; ++i) {
+      Block& block = at(i);
+      const auto first = static_cast<std::uint32_t>(block.begin % rows_);
+      if (row >= first && row - first < block.rows && rows <= block.rows - (row - first))
+        return &block;
+    }
+    return nullptr;
+  }
   Block& at(std::uint64_t i) noexcept { return blocks_[i % blocks_.size()]; }
   void reclaim() noexcept {
     while (oldest_ < newest_ && at(oldest_).used && at(oldest_).users == 0) ++oldest_;

@@ -76,6 +76,9 @@ class AttentionEnd final : public ChannelEnd {
     std::uint32_t last = 0;
     std::uint32_t next = 0;         // token that combine takes next
     std::uint32_t next_column = 0;  // of that token
+    MutableRows out;                // what the sums so far were written to, and added
+    ConstRows add;
+    bool in_place = false;  // these overlap
     bool any_failed = false;
     bool streaming = false;                 // too large for the caches
     std::uint32_t block = ArenaRing::none;  // of the arena
@@ -100,7 +103,6 @@ class AttentionEnd final : public ChannelEnd {
   void send_all(Operation& operation, const Dispatch& arguments);
   void send(Operation& operation, std::uint32_t peer, const Dispatch& arguments);
   void on_message(std::uint32_t peer, const ControlMessage& message) override;
-  void arena_release(std::uint32_t row) noexcept;
   bool lies_as_in_arena(const Dispatch& arguments) const noexcept;
   Status place_in_arena(Operation& operation, const Dispatch& arguments);
   Status copy_to_arena(Operation& operation, const Dispatch& arguments);
@@ -121,6 +123,7 @@ class AttentionEnd final : public ChannelEnd {
   void look(Operation& operation, std::uint32_t rank);
   Status replies_complete(Operation& operation);
   bool given_up(Operation& operation);
+  void aim(Operation& operation, const MutableRows& out, const ConstRows& add) const noexcept;
   Status unavailable(const Operation& operation) const;
   void release(Operation& operation);
 

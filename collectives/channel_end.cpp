@@ -68,7 +68,7 @@ void ChannelEnd::take_messages() {
   for (std::uint32_t peer = 0; peer < links_.size(); ++peer) {
     ControlMessage message;
     // Also from a peer that has ended: what it said before still counts, its drain above all.
-    while (links_[peer]->take(message)) {
+    for (std::uint32_t i = 0; i < control_ring && links_[peer]->take(message); ++i) {
       if (message.type == ControlType::close) {
         peer_closed_[peer] = true;
       } else if (message.type == ControlType::drained) {

@@ -41,7 +41,7 @@ Status serve_once(GroupCore& group, Worker& worker, std::chrono::nanoseconds& bu
     const std::size_t index = (worker.turn() + i) % count;
     ChannelImpl* impl = group.channels[index];
     if (!impl->expert || &impl->expert->worker() != &worker || !impl->expert_function) continue;
-    if (impl->dried_up) continue;
+    if (impl->dried_up || !impl->is_open()) continue;
     Result<BatchState*> state = impl->expert->try_receive({});
     if (state.code() == Code::again) continue;
     // The end of another channel shows there, not here.
@@ -54,7 +54,7 @@ Status serve_once(GroupCore& group, Worker& worker, std::chrono::nanoseconds& bu
     const Clock::time_point start = Clock::now();
     Status status = impl->expert_function(channel, batch);
     busy += Clock::now() - start;
-    return status;
+    return impl->is_open() ? status : Status{Code::again};
   }
   return Code::again;
 }

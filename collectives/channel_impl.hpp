@@ -24,6 +24,9 @@ struct ChannelImpl : std::enable_shared_from_this<ChannelImpl> {
   bool dried_up = false;
 
   ~ChannelImpl();
+  bool is_open() const noexcept {
+    return context.state.load(std::memory_order_acquire) == collectives::ChannelState::open;
+  }
   void close();
   void abort() noexcept;
   Batch wrap(BatchState* state) { return Batch{shared_from_this(), state}; }

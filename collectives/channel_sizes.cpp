@@ -87,7 +87,7 @@ std::size_t expert_host_bytes(Checked& size, const ChannelConfig& config, const 
   }
   round = size.add(round, (grouped ? 2 : 1) * sizeof(std::vector<Pair>));
   std::size_t host = size.add(size.multiply(batches, batch), size.multiply(rounds, round));
-  host = size.add(host, size.multiply(shape.local_experts, sizeof(std::uint64_t)));
+  host = size.add(host, size.multiply(shape.local_experts, 2 * sizeof(std::uint64_t)));
   host = size.add(host, size.multiply(shape.entries, sizeof(void*) + 2 * sizeof(float)));
   return size.add(host, link_bytes(size, config, shape.attention_ranks));
 }

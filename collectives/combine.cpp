@@ -1,6 +1,7 @@
 // combine: sums what came back, token by token, as far as it has come.
 #include <algorithm>
 #include <atomic>
+#include <functional>
 #include <string>
 
 #include "collectives/attention_end.hpp"
@@ -83,7 +84,29 @@ Status AttentionEnd::combine(std::uint64_t number, const MutableRows& out, const
   return status.code() == Code::timeout ? timed_out("combine", number, "expert") : status;
 }
 
+// Sums go on where the last try ended, or begin anew for another target.
+void AttentionEnd::aim(Operation& operation, const MutableRows& out,
+                       const ConstRows& add) const noexcept {
+  if (operation.out.base == out.base && operation.out.row_stride_bytes == out.row_stride_bytes &&
+      operation.add.base == add.base && operation.add.row_stride_bytes == add.row_stride_bytes)
+    return;
+  operation.out = out;
+  operation.add = add;
+  operation.next = operation.first;
+  operation.next_column = 0;
+  for (Peer& peer : operation.peers) peer.lines = 0;
+  const std::size_t row_bytes = context_.config.hidden * size_of(context_.config.output);
+  const auto end = [&](const void* base, std::size_t stride) {
+    return static_cast<const std::byte*>(base) +
+           (operation.last - 1) * (stride != 0 ? stride : row_bytes) + row_bytes;
+  };
+  operation.in_place = add.base != nullptr && operation.first != operation.last &&
+                       std::less<>{}(out.base, end(add.base, add.row_stride_bytes)) &&
+                       std::less<>{}(add.base, end(out.base, out.row_stride_bytes));
+}
+
 Status AttentionEnd::advance(Operation& operation, const MutableRows& out, const ConstRows& add) {
+  aim(operation, out, add);
   do {
     if (Status status = sum_tokens(operation, out, add); !status) return status;
     if (Status status = replies_complete(operation); !status) return status;
@@ -155,6 +178,8 @@ void AttentionEnd::look(Operation& operation, std::uint32_t rank) {
   const PairLink& link = *links_[rank];
   const PairLink::Arrived arrived = link.arrived(peer.round);
   if (!arrived.header) return;
+  // A reply may be given up until it is complete. What was added in place cannot be taken out.
+  if (operation.in_place && arrived.lines != PairLink::all_lines) return;
   peer.lines = arrived.lines;
   if (peer.rows != nullptr || peer.failed) return;
   at({HookPoint::flag_seen_pre_read, context_.group->config.world_rank, rank, peer.round,
@@ -195,7 +220,8 @@ bool AttentionEnd::given_up(Operation& operation) {
     if (!peer.touched || peer.failed) continue;
     const ReplyStatus why = status_of(links_[rank]->header(peer.round), operation.number);
     if (why == ReplyStatus::ok || operation.plan.rank(rank).rows == 0) continue;
-    any = operation.any_failed = peer.failed = true;
+    any |= peer.rows != nullptr;
+    operation.any_failed = peer.failed = true;
     peer.why = why;
   }
   operation.next = any ? operation.first : operation.next;

@@ -134,6 +134,12 @@ Status check_config(const GroupConfig& config) {
                    "0 to a year", rank, "GroupConfig::start_timeout and step_timeout"});
   }
   if (Status status = check_limits("create", "GroupConfig", limits, rank); !status) return status;
+  for (const auto& [field, role] : {std::pair{"attention_rank", config.attention_rank},
+                                    std::pair{"expert_rank", config.expert_rank}}) {
+    if (role >= -1) continue;
+    return refuse({"create", field, std::to_string(role), "-1 for none, or 0 and more", rank,
+                   std::string{"GroupConfig::"} + field});
+  }
   if (config.attention_rank < 0 && config.expert_rank < 0) {
     return refuse({"create", "roles", "none", "attention_rank or expert_rank (or both)", rank,
                    "GroupConfig::attention_rank and expert_rank"});

@@ -1,16 +1,15 @@
 // dispatch: arguments are checked, the plan is made, and only then is the first byte sent.
-#include <cstring>
 #include <string>
 
 #include "collectives/attention_end.hpp"
 #include "collectives/hooks.hpp"
-#include "collectives/slot.hpp"
 #include "collectives/wait.hpp"
 #include "transport/text.hpp"
 
 namespace m2n::collectives {
 
 using transport::refuse;
+
 AttentionEnd::AttentionEnd(ChannelContext& context, Worker& worker, std::uint32_t attention_rank)
     : ChannelEnd{context, worker}, attention_rank_{attention_rank} {
   const ChannelConfig& config = context.config;
@@ -110,6 +109,9 @@ Result<std::uint64_t> AttentionEnd::dispatch(const Dispatch& arguments) {
   operation.micro_batch = arguments.micro_batch;
   operation.next = operation.first;
   operation.next_column = 0;
+  operation.out = {};
+  operation.add = {};
+  operation.in_place = false;
   operation.any_failed = false;
   operation.streaming =
       operation.plan.rows() * context_.row_format.stride_bytes >= streaming_round_bytes;

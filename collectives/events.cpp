@@ -4,19 +4,18 @@
 #include "m2n/group.hpp"
 
 namespace m2n {
+
 Result<int> Group::event_descriptor(std::uint32_t worker) {
-  try {
+  return collectives::guarded([&]() -> Result<int> {
     const auto found =
         collectives::find_worker(impl_ ? impl_->core.get() : nullptr, "event_descriptor", worker);
     if (!found) return found.status();
     return (*found)->transport().event_descriptor();
-  } catch (...) {
-    return Code::exhausted;  // not even the text of the failure has found memory
-  }
+  });
 }
 
 Status Group::arm_events(std::uint32_t worker) {
-  try {
+  return collectives::guarded([&]() -> Status {
     const auto found =
         collectives::find_worker(impl_ ? impl_->core.get() : nullptr, "arm_events", worker);
     if (!found) return found.status();
@@ -28,9 +27,7 @@ Status Group::arm_events(std::uint32_t worker) {
     // Only this rank's own calls move those on: no sleep.
     if ((*found)->has_pending()) transport.doorbell().ring();
     return {};
-  } catch (...) {
-    return Code::exhausted;  // not even the text of the failure has found memory
-  }
+  });
 }
 
 }  // namespace m2n

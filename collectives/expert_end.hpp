@@ -56,6 +56,7 @@ class ExpertEnd final : public ChannelEnd {
   // Choosing what goes into a batch.
   Status check_policy(const ReceivePolicy& policy);
   bool has_come(std::uint32_t source) const noexcept;
+  void end_source(BatchState& batch, std::size_t source) noexcept;
   Status choose_lockstep();
   Status choose_touched(const ReceivePolicy& policy);
   struct Arrivals {
@@ -125,9 +126,13 @@ class ExpertEnd final : public ChannelEnd {
   std::vector<std::chrono::steady_clock::time_point> since_;
   std::uint32_t first_missing_ = 0;  // lockstep: sources before it have come
   std::vector<BatchState> batches_;
+  // By place_of(): in a batch and not answered in full; its peer has no credit for another round.
+  std::vector<bool> held_;
   // Of one round each, by place_of(). A source may be ended, and its next round come, before its
   // batch is used up; nobody looks at the old ones then.
   std::vector<std::vector<Pair>> pairs_;
+  std::vector<std::uint64_t> stamps_;  // per local expert, see SlotRoom
+  std::uint64_t stamp_ = 0;
   std::vector<std::vector<std::uint32_t>> index_;     // arena row of each row
   std::vector<std::vector<std::uint32_t>> position_;  // grouped row of each pair
   bool early_ = false;                                // of the policy that chosen_ was chosen by

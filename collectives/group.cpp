@@ -31,36 +31,28 @@ Group::Impl::~Impl() {
 }
 
 Result<Group> Group::create(const GroupConfig& config, std::shared_ptr<Store> store) {
-  try {
-    Result<std::shared_ptr<collectives::GroupCore>> core =
-        collectives::create_group(config, std::move(store));
+  return collectives::guarded([&]() -> Result<Group> {
+    auto core = collectives::create_group(config, std::move(store));
     if (!core) return core.status();
     Group group;
     group.impl_ = std::make_shared<Impl>();
     group.impl_->core = std::move(*core);
     return group;
-  } catch (...) {
-    return Code::exhausted;  // not even the text of the failure has found memory
-  }
+  });
 }
 
 Result<Channel> Group::open(const ChannelConfig& config, const OpenOptions& options) {
-  if (!impl_)
-    return transport::refuse(
-        {"open", "group", "empty", "one from Group::create", -1, "Group::create"});
-  if (!impl_->core->owned()) return collectives::used_in_child("open", impl_->core->rank());
-  try {
-    Result<std::shared_ptr<ChannelImpl>> impl =
-        collectives::open_channel(impl_->core, config, options);
+  return collectives::guarded([&]() -> Result<Channel> {
+    const auto worker = collectives::find_worker(impl_ ? impl_->core.get() : nullptr, "open", 0);
+    if (!worker) return worker.status();
+    auto impl = collectives::open_channel(impl_->core, config, options);
     if (!impl) return impl.status();
     return ChannelImpl::handle(std::move(*impl));
-  } catch (...) {
-    return Code::exhausted;  // not even the text of the failure has found memory
-  }
+  });
 }
 
 Status Group::progress(std::uint32_t worker) {
-  try {
+  return collectives::guarded([&]() -> Status {
     const auto found =
         collectives::find_worker(impl_ ? impl_->core.get() : nullptr, "progress", worker);
     if (!found) return found.status();
@@ -73,9 +65,7 @@ Status Group::progress(std::uint32_t worker) {
       if (channel->expert && &channel->expert->worker() == *found) channel->expert->pump();
     }
     return {};
-  } catch (...) {
-    return Code::exhausted;  // not even the text of the failure has found memory
-  }
+  });
 }
 
 Status Group::close() {

@@ -17,6 +17,16 @@ struct Group::Impl {
 
 namespace collectives {
 
+// What a call gives, or `exhausted` if not even the text of its failure has found memory.
+template <class Call>
+auto guarded(Call&& call) noexcept -> decltype(call()) {
+  try {
+    return call();
+  } catch (...) {
+    return Code::exhausted;
+  }
+}
+
 // The worker that a call of a Group names, or why there is none. `core` may be null.
 Result<Worker*> find_worker(const GroupCore* core, std::string_view function, std::uint32_t worker);
 

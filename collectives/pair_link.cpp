@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <string>
 #include <utility>
 
 namespace m2n::collectives {
@@ -207,7 +208,16 @@ bool PairLink::send(const ControlMessage& message) {
 bool PairLink::take(ControlMessage& message) {
   const auto index = static_cast<std::uint32_t>(control_taken_ % control_ring);
   ControlSlot& slot = control_of(in_base_).slots[index];
-  if (transport::load_acquire(&slot.word) < control_taken_ / control_ring + 1) return false;
+  const std::uint64_t next = control_taken_ / control_ring + 1;
+  const std::uint64_t word = transport::load_acquire(&slot.word);
+  if (word < next) return false;
+  if (word > next) {  // nobody may write so far ahead
+    fail({Code::peer_failed, Scope::peer,
+          "world rank " + std::to_string(peer_rank_) + " broke the protocol: control word " +
+              std::to_string(word) + " where " + std::to_string(next) + " is next",
+          static_cast<std::int32_t>(peer_rank_)});
+    return false;
+  }
   message = slot.message;
   ++control_taken_;
   if (mapped_) {

@@ -44,6 +44,8 @@ ExpertEnd::ExpertEnd(ChannelContext& context, Worker& worker, std::uint32_t expe
   }
   const std::size_t most_pairs = config.max_tokens * std::min<std::size_t>(per_row, local_experts_);
   pairs_.resize(std::size_t{sources} * config.depth);
+  held_.resize(pairs_.size());
+  stamps_.resize(local_experts_);
   if (config.exchange != ExchangeKind::push) {
     index_.resize(pairs_.size());
     for (auto& index : index_) index.resize(config.max_tokens);
@@ -105,6 +107,7 @@ Status ExpertEnd::check_policy(const ReceivePolicy& policy) {
 bool ExpertEnd::has_come(std::uint32_t source) const noexcept {
   const PairLink& link = *links_[source];
   const std::uint64_t round = next_round_[source];
+  if (held_[place_of(source, round)]) return false;  // whatever its word says
   return early_ ? link.arrived(round).header : link.complete(round);
 }
 
@@ -256,7 +259,10 @@ Result<BatchState*> ExpertEnd::build(const ReceivePolicy& policy) {
   if (context_.config.layout != Layout::rows && !policy.as_rows) {
     if (Status grouped = group(*batch, policy); !grouped) return grouped;  // nothing is taken
   }
-  for (std::uint32_t source : chosen_) take(source);
+  for (std::uint32_t source : chosen_) {
+    held_[place_of(source, next_round_[source])] = true;
+    take(source);
+  }
   chosen_.clear();
   first_missing_ = 0;
   ++statistics_.operations;
@@ -321,7 +327,7 @@ Status ExpertEnd::add_source(BatchState& batch, std::uint32_t index) {
   batch.rounds.push_back(next_round_[index]);
   batch.replies.emplace_back();
   const std::size_t place = place_of(index, next_round_[index]);
-  SlotRoom room{pairs_[place], {}};
+  SlotRoom room{pairs_[place], {}, stamps_, stamp_};
   if (!index_.empty()) room.index = index_[place];
   std::string wrong = read_slot(link.slot(next_round_[index]), limits, room, source);
   return wrong.empty() ? Status{} : malformed(index, std::move(wrong));

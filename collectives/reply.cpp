@@ -136,8 +136,7 @@ Status ExpertEnd::reply_source(BatchState& batch, std::size_t s, const ReplyRows
     slot.header.rows = reduced ? source.rows : static_cast<std::uint32_t>(source.pairs.size());
     at({HookPoint::pre_combine_send, context_.group->config.world_rank, slot.peer, slot.round});
     if (Status begun = begin_reply(source, slot, ReplyStatus::ok); !begun) {
-      slot.done = true;
-      ++batch.answered;
+      end_source(batch, s);
       return begun;
     }
   }
@@ -148,9 +147,14 @@ Status ExpertEnd::reply_source(BatchState& batch, std::size_t s, const ReplyRows
   }
   if (until < source.rows) return {};
   finish_reply(slot);
-  slot.done = true;
-  ++batch.answered;
+  end_source(batch, s);
   return {};
+}
+
+void ExpertEnd::end_source(BatchState& batch, std::size_t s) noexcept {
+  batch.replies[s].done = true;
+  ++batch.answered;
+  held_[place_of(batch.sources[s].attention_rank, batch.rounds[s])] = false;
 }
 
 // Columns of one row to write before the reader is told: all that are left, or a piece of a large
@@ -262,6 +266,7 @@ void ExpertEnd::abandon(BatchState& batch) noexcept {
       open.link->change_status(open.round, ReplyStatus::unserved);
       finish_reply(open);
     }
+    end_source(batch, s);
   }
   ++statistics_.abandoned;
   release(batch);

@@ -50,23 +50,32 @@ std::string check_placement(const SlotHeader& header, const PlacementTag& ours) 
   return name(theirs) + ", this channel has " + name(ours);
 }
 
-std::string check_entry(std::span<const Entry> of_row, std::size_t i, std::uint32_t experts) {
-  const Entry& entry = of_row[i];
-  if (entry.local_expert() >= experts) {
-    return "local expert " + text(entry.local_expert()) + " of " + text(experts);
+// Lists the distinct experts of one row; empty, or what is wrong with it.
+std::string read_row(std::span<const Entry> of_row, std::uint32_t row, const SlotRoom& room,
+                     std::size_t& count) {
+  ++room.stamp;
+  for (const Entry& entry : of_row) {
+    const std::uint32_t bits = entry.expert_bits;  // one look
+    const std::uint32_t expert = bits & ~Entry::repeat_bit;
+    const bool repeated = bits != expert;
+    if (expert >= room.stamps.size())
+      return "local expert " + text(expert) + " of " + text(room.stamps.size());
+    const bool known = room.stamps[expert] == room.stamp;
+    if (repeated != known) {
+      return (known ? "local expert " + text(expert) + " twice and not as a repeat"
+                    : "a repeat of local expert " + text(expert) + ", which is not there");
+    }
+    if (repeated) continue;
+    if (count == room.pairs.size()) return "more than " + text(room.pairs.size()) + " pairs";
+    room.stamps[expert] = room.stamp;
+    room.pairs[count++] = {row, expert};
   }
-  if (!entry.repeated()) return {};
-  const auto first = of_row.first(i);
-  const bool known = std::any_of(first.begin(), first.end(), [&](const Entry& earlier) {
-    return earlier.expert_bits == entry.local_expert();
-  });
-  return known ? std::string{}
-               : "a repeat of local expert " + text(entry.local_expert()) + ", which is not there";
+  return {};
 }
 
 // Checks the row information and lists the pairs.
 std::string read_pairs(const SlotHeader& header, const SlotLimits& limits, const Body& body,
-                       std::span<Pair> pairs, std::size_t& count) {
+                       const SlotRoom& room, std::size_t& count) {
   const std::uint32_t entries = header.entries;
   if (body.row[0].first_entry != 0 || body.row[header.rows].first_entry != entries) {
     return "the header says " + text(header.rows) + " rows with " + text(entries) +
@@ -82,18 +91,8 @@ std::string read_pairs(const SlotHeader& header, const SlotLimits& limits, const
       return "row " + text(row) + " is token " + text(body.row[row].token) + " of " +
              text(limits.max_rows);
     }
-    const std::span<const Entry> of_row{body.entry + begin, end - begin};
-    for (std::size_t i = 0; i < of_row.size(); ++i) {
-      const std::uint32_t expert = of_row[i].expert_bits;
-      if (expert < limits.local_experts) {
-        if (count == pairs.size()) return "more than " + text(pairs.size()) + " pairs";
-        pairs[count++] = {row, expert};
-        continue;
-      }
-      if (std::string wrong = check_entry(of_row, i, limits.local_experts); !wrong.empty()) {
-        return wrong;
-      }
-    }
+    std::string wrong = read_row({body.entry + begin, end - begin}, row, room, count);
+    if (!wrong.empty()) return wrong;
   }
   return {};
 }
@@ -119,7 +118,7 @@ std::string read_slot(const std::byte* slot, const SlotLimits& limits, const Slo
   Body body;
   if (std::string wrong = find_body(slot, header, limits, body); !wrong.empty()) return wrong;
   std::size_t count = 0;
-  if (std::string wrong = read_pairs(header, limits, body, room.pairs, count); !wrong.empty()) {
+  if (std::string wrong = read_pairs(header, limits, body, room, count); !wrong.empty()) {
     return wrong;
   }
   if (body.by_index) {

@@ -44,6 +44,9 @@ struct SlotLimits {
 struct SlotRoom {
   std::span<Pair> pairs;           // max_rows times the most distinct experts of a token
   std::span<std::uint32_t> index;  // max_rows, where there is an arena
+  // Per local expert: the last row it was seen in, by a number that no row has twice.
+  std::span<std::uint64_t> stamps;
+  std::uint64_t& stamp;
 };
 
 // Fills in the views of `source` (rows, entries, pairs, base, index), listing the distinct (row,

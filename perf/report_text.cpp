@@ -101,7 +101,7 @@ std::string to_json(const Line& line) {
 std::string table_head(const Setup& setup) {
   std::string head = fmt::format("{:>7} {:>6} {:>17} {:>17} {:>17} {:>8} {:>7} {:>6}", "tokens",
                                  "cores", "dispatch p50/p99", "combine p50/p99",
-                                 "round trip p50/99", "produce", "GB/s", "roof");
+                                 "roundtrip p50/p99", "produce", "GB/s", "roof");
   if (setup.options.baseline != Baseline::none) {
     head += fmt::format(" {:>8} {:>7} {:>8}", "MPI p50", "x MPI", "windows");
   }

@@ -44,7 +44,7 @@ inline std::atomic<const RowKernels*> test_row_kernels{nullptr};
 
 // The best set for this CPU.
 const RowKernels& row_kernels() noexcept;
-// Every set this CPU can run, best first, for tests and m2n_info.
+// Every set this CPU can run, best first, for tests.
 std::span<const RowKernels> all_row_kernels() noexcept;
 
 }  // namespace m2n::transport

@@ -1,10 +1,12 @@
 #include "transport/shm_segment.hpp"
 
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/statfs.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
@@ -12,6 +14,7 @@
 #include <atomic>
 #include <cerrno>
 #include <cstring>
+#include <fstream>
 #include <new>
 #include <system_error>
 #include <thread>
@@ -92,6 +95,29 @@ int open_unnamed(const std::string& directory) {
   return fd;
 }
 
+// What the machine could hand out now, or everything where that is not told.
+std::uint64_t available_memory() {
+  std::ifstream meminfo{"/proc/meminfo"};
+  std::string word;
+  while (meminfo >> word) {
+    std::uint64_t kib = 0;
+    if (word == "MemAvailable:" && meminfo >> kib) return kib * 1024;
+  }
+  return ~std::uint64_t{0};
+}
+
+// Asking piece by piece would fill the directory, or the machine, before it is refused.
+int look_for_room(int fd, std::uint64_t bytes) {
+  struct statvfs room {};
+  if (fstatvfs(fd, &room) == 0 && room.f_blocks != 0 &&  // 0 = no limit of its own
+      bytes > static_cast<std::uint64_t>(room.f_bavail) * room.f_frsize) {
+    return ENOSPC;
+  }
+  struct statfs kind {};
+  const bool in_memory = fstatfs(fd, &kind) == 0 && kind.f_type == TMPFS_MAGIC;
+  return in_memory && bytes > available_memory() ? ENOMEM : 0;
+}
+
 // Real pages for the whole file. 0 or an errno; never a signal.
 int reserve(int fd, std::uint64_t bytes) {
   struct rlimit limit {};
@@ -99,6 +125,7 @@ int reserve(int fd, std::uint64_t bytes) {
       bytes > limit.rlim_cur) {
     return EFBIG;  // asking the kernel would send SIGXFSZ
   }
+  if (const int error = look_for_room(fd, bytes); error != 0) return error;
   // Pieces, so that a timer signal does not undo all of a large file each time.
   constexpr std::uint64_t piece = 16u << 20;
   for (std::uint64_t at = 0; at < bytes;) {

@@ -138,9 +138,10 @@ class M2N_EXPORT Channel {
   // Waits for the replies of the ticket's operation and writes out[t] = sum over its experts (+
   // add[t]) for every token, [T, hidden] of the output type; fp32 accumulation in a fixed order,
   // one rounding. ok, or `unavailable` (some experts did not serve; the rest is in out): the ticket
-  // is used up. timeout leaves it valid.
+  // is used up. timeout leaves it valid; the next try goes on in the same out and add, or begins
+  // anew in others. add may be out itself.
   Status combine(Ticket& ticket, MutableRows out, ConstRows add = {}, Timeout timeout = {});
-  // Does what can be done now; `again` when replies are missing. out must be the same in every try.
+  // Does what can be done now; `again` when replies are missing.
   Status try_combine(Ticket& ticket, MutableRows out, ConstRows add = {});
 
   // True when nothing of this operation waits to be handed to the transport.

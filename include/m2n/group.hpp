@@ -24,8 +24,8 @@ class M2N_EXPORT Group {
 
   explicit operator bool() const noexcept { return impl_ != nullptr; }
   // Collective over all ranks: registers windows and exchanges them. Every rank opens its channels
-  // in the same order. Fails as create does, and `exhausted` where memory is short; a call that
-  // timed out may be made again.
+  // in the same order. Fails as create does, and `exhausted` or `system` where memory is short; a
+  // call that timed out may be made again.
   Result<Channel> open(const ChannelConfig& config, const OpenOptions& options = {});
   // Pushes what waits in all ends of a worker. Never blocks.
   Status progress(std::uint32_t worker = 0);

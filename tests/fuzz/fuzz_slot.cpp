@@ -39,9 +39,11 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   limits.arena = arena.data();
   std::vector<Pair> pairs(8 * 4);
   std::vector<std::uint32_t> index(8);
+  std::vector<std::uint64_t> stamps(limits.local_experts);
+  std::uint64_t stamp = 0;
   BatchSource source;
   std::uint64_t sum = 0;
-  if (read_slot(slot, limits, {pairs, index}, source).empty()) {
+  if (read_slot(slot, limits, {pairs, index, stamps, stamp}, source).empty()) {
     for (std::uint32_t row = 0; row < source.rows; ++row) {
       for (int i = 0; i < 64; ++i) sum += std::to_integer<unsigned>(source.payload(row)[i]);
       for (std::uint32_t e = source.row[row].first_entry; e < source.row[row + 1].first_entry;

@@ -265,6 +265,17 @@ TEST(MappedLink, RowsMayBeReadBeforeTheRoundIsComplete) {
   }
 }
 
+TEST(MappedLink, AControlWordThatIsTooFarAheadBreaksThePair) {
+  Joined joined = join("mapped", small_layout(2));
+  PairLink& victim = *joined.links[1];
+  auto& block = *reinterpret_cast<ControlBlock*>(victim.slot(0) - victim.in().slot_offset(0));
+  for (ControlSlot& slot : block.slots) slot.word = ~std::uint64_t{0};
+  ControlMessage message;
+  EXPECT_FALSE(victim.take(message));
+  EXPECT_EQ(victim.health().code(), Code::peer_failed);
+  EXPECT_NE(victim.health().text().find("broke the protocol"), std::string::npos);
+}
+
 TEST(MappedLink, APieceWakesAReaderThatSleeps) {
   Joined joined = join("mapped", small_layout(2));
   transport::Doorbell& bell = joined.workers[1]->transport().doorbell();

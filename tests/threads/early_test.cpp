@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "collectives/slot.hpp"
 #include "tests/cases/hook_scope.hpp"
 #include "tests/threads/lanes.hpp"
 
@@ -213,6 +214,86 @@ TEST(EarlyReply, WhatIsGivenUpIsTakenOutOfTheSum) {
     if (!give_up) continue;
     EXPECT_EQ(out, x) << "of the second expert alone";
   }
+}
+
+// An addend that lies where the sums go is there once: nothing is written before it is certain.
+TEST(EarlyReply, WhatIsGivenUpLeavesAnAddendInPlace) {
+  std::vector<Group> groups = make_groups(2, 1, [](GroupConfig& config) {
+    config = GroupConfig::split(1, 1, config.world_rank);
+    config.transport = "inproc";
+  });
+  ASSERT_EQ(groups.size(), 2u);
+  ChannelConfig config = lane_config(1);
+  config.hidden = hidden;
+  config.max_tokens = tokens;
+  std::vector<Channel> channels = open_everywhere(groups, config, {});
+  ASSERT_EQ(channels.size(), 2u);
+  const std::vector<std::int32_t> ids(tokens, 0);
+  const std::vector<float> x(std::size_t{tokens} * hidden, 1);
+  for (const bool give_up : {false, true}) {
+    std::vector<float> out(x.size(), 10);
+    Dispatch call;
+    call.tokens = tokens;
+    call.x = {x.data()};
+    call.ids = ids.data();
+    Result<Ticket> ticket = channels[0].dispatch(call);
+    ASSERT_TRUE(ticket);
+    Result<Batch> batch = channels[1].receive(soon, early());
+    ASSERT_TRUE(batch);
+    const Outputs y{batch->sources()[0].base, batch->sources()[0].row_stride_bytes, nullptr};
+    ASSERT_TRUE(channels[1].reply_rows(*batch, 0, tokens / 2, y));
+    EXPECT_EQ(channels[0].try_combine(*ticket, {out.data()}, {out.data()}).code(), Code::again);
+    if (give_up) {
+      *batch = Batch{};
+    } else {
+      ASSERT_TRUE(channels[1].reply_rows(*batch, 0, tokens, y));
+    }
+    EXPECT_EQ(channels[0].combine(*ticket, {out.data()}, {out.data()}, soon).code(),
+              give_up ? Code::unavailable : Code::ok);
+    EXPECT_EQ(out, std::vector<float>(out.size(), give_up ? 10.0f : 11.0f));
+  }
+}
+
+TEST_F(EarlyBatch, IsCombinedIntoAnotherBufferAfterATimeOut) {
+  Ticket ticket = dispatch(1);
+  Result<Batch> batch = expert().receive(soon, early());
+  ASSERT_TRUE(batch);
+  ASSERT_TRUE(expert().reply_rows(*batch, 0, tokens / 2, echo(*batch)));
+  std::vector<float> other(std::size_t{tokens} * hidden, -1);
+  EXPECT_EQ(attention().combine(ticket, {other.data()}, {}, soon).code(), Code::timeout);
+  ASSERT_TRUE(expert().reply_rows(*batch, 0, tokens, echo(*batch)));
+  EXPECT_TRUE(combine(ticket));
+  EXPECT_TRUE(out_right(1));
+}
+
+// A peer without a credit that raises its word all the same.
+TEST_F(EarlyBatch, IsNotOverwrittenByARoundThatHasNoCredit) {
+  open([](ChannelConfig& config) { config.depth = 1; });
+  collectives::SlotHeader* header = nullptr;
+  std::vector<float> x(std::size_t{tokens} * hidden, 1);
+  const std::vector<std::int32_t> ids(tokens, 0);
+  Dispatch call;
+  call.tokens = tokens;
+  call.x = {x.data()};
+  call.ids = ids.data();
+  Result<Ticket> ticket{Code::again};
+  {
+    HookScope hook{[&](const HookEvent& event) {
+      if (event.point == HookPoint::header_written)
+        header = reinterpret_cast<collectives::SlotHeader*>(event.slot);
+    }};
+    ticket = attention().dispatch(call);
+  }
+  ASSERT_TRUE(ticket);
+  ASSERT_NE(header, nullptr);
+  Result<Batch> batch = expert().receive(soon);
+  ASSERT_TRUE(batch);
+  ++header->word;
+  EXPECT_EQ(expert().try_receive().code(), Code::again);
+  EXPECT_EQ(batch->sources()[0].pairs.size(), tokens);
+  const Outputs outputs = echo(*batch);
+  EXPECT_TRUE(expert().reply(*batch, std::span{&outputs, 1}));
+  EXPECT_TRUE(combine(*ticket));
 }
 
 // A source that has been answered may send again before its batch is used up.

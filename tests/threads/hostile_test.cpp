@@ -76,6 +76,59 @@ TEST(HostileReply, EndsTheOperationUnavailable) {
   }
 }
 
+// The same expert twice, once without saying so: it would not fit what counts are made for.
+TEST(HostileRound, AnExpertTwiceInARowIsInvalidOnce) {
+  std::vector<Group> groups = make_groups(1, 1);
+  ASSERT_EQ(groups.size(), 1u);
+  ChannelConfig config = lane_config(2);
+  config.top_k = 2;
+  config.layout = Layout::grouped;
+  std::vector<Channel> channels = open_everywhere(groups, config, {});
+  ASSERT_EQ(channels.size(), 1u);
+  const std::vector<float> x(std::size_t{lane_tokens} * lane_hidden, 1);
+  std::vector<std::int32_t> ids;
+  for (std::uint32_t t = 0; t < lane_tokens; ++t) ids.insert(ids.end(), {0, 1});
+  Dispatch call;
+  call.tokens = lane_tokens;
+  call.x = {x.data()};
+  call.ids = ids.data();
+  const auto edit = [](void*, const HookEvent& event) {
+    if (event.point != HookPoint::header_written) return;
+    auto& header = *reinterpret_cast<SlotHeader*>(event.slot);
+    auto* entries = reinterpret_cast<Entry*>(event.slot + header.body_offset +
+                                             (header.rows + 1) * sizeof(RowInfo));
+    entries[1].expert_bits = entries[0].expert_bits;
+  };
+  const Hook hook{edit, nullptr};
+  collectives::test_hook.store(&hook);
+  Result<Ticket> ticket = channels[0].dispatch(call);
+  collectives::test_hook.store(nullptr);
+  ASSERT_TRUE(ticket);
+  const Status refused = channels[0].receive(Timeout{std::chrono::milliseconds{50}}).status();
+  EXPECT_EQ(refused.code(), Code::invalid);
+  EXPECT_NE(refused.text().find("twice"), std::string::npos) << refused.text();
+  EXPECT_EQ(channels[0].try_receive().code(), Code::again);
+}
+
+// The end of a channel is not the end of another that the same thread serves.
+TEST(HostileCaller, ServeGoesOnWithoutAChannelThatWasAborted) {
+  std::vector<Group> groups = make_groups(1, 1);
+  ASSERT_EQ(groups.size(), 1u);
+  const OpenOptions options{0, 0, double_batch};
+  std::vector<Channel> a = open_everywhere(groups, lane_config(1, "a"), options);
+  std::vector<Channel> b = open_everywhere(groups, lane_config(1, "b"), options);
+  ASSERT_EQ(a.size() + b.size(), 2u);
+  Result<Ticket> pending = send(b[0], 1);
+  ASSERT_TRUE(pending);
+  b[0].abort();
+  Result<Ticket> ticket = send(a[0], 3);
+  ASSERT_TRUE(ticket);
+  std::vector<float> out(std::size_t{lane_tokens} * lane_hidden);
+  const Status served = a[0].serve(*ticket, {out.data()});
+  EXPECT_TRUE(served) << served.text();
+  EXPECT_EQ(out.front(), 6.0f);
+}
+
 // One block is acquired per operation, whatever becomes of it.
 TEST(Arena, BlocksComeBack) {
   std::vector<Group> groups = make_groups(1, 1);
@@ -91,6 +144,7 @@ TEST(Arena, BlocksComeBack) {
     ASSERT_TRUE(block) << step << ": " << block.status().text();
     if (step % 3 == 1) {
       EXPECT_TRUE(channels[0].arena_release(*block));
+      EXPECT_EQ(channels[0].arena_release(*block).code(), Code::invalid) << "it is given back";
       continue;
     }
     for (std::uint32_t t = 0; t < tokens; ++t) {
@@ -103,6 +157,7 @@ TEST(Arena, BlocksComeBack) {
     dispatch.ids = ids.data();
     Result<Ticket> ticket = channels[0].dispatch(dispatch);
     ASSERT_TRUE(ticket) << ticket.status().text();
+    EXPECT_EQ(channels[0].arena_release(*block).code(), Code::invalid) << "it is in flight";
     ASSERT_TRUE(answer(channels[0]));
     std::vector<float> out(std::size_t{lane_tokens} * lane_hidden, 2.0f * static_cast<float>(step));
     EXPECT_TRUE(channels[0].combine(*ticket, {out.data()}));
@@ -111,6 +166,14 @@ TEST(Arena, BlocksComeBack) {
 }
 
 // A rank that cannot take part says so and waits for nobody, not even for a rank that never comes.
+TEST(Start, ARoleBelowNoneIsRefused) {
+  GroupConfig config = GroupConfig::split(1, 1, 1);
+  config.attention_rank = -5;
+  const Status refused = Group::create(config, make_inproc_store()).status();
+  EXPECT_EQ(refused.code(), Code::invalid);
+  EXPECT_NE(refused.text().find("attention_rank = -5"), std::string::npos) << refused.text();
+}
+
 TEST(Start, ARankThatRefusesDoesNotWait) {
   GroupConfig config = GroupConfig::split(1, 1, 1);
   config.expert_rank = 7;

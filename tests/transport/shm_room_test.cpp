@@ -69,6 +69,28 @@ TEST(ShmRoom, ATinyFileSystemIsAnErrorNotASignal) {
   EXPECT_EQ(result, 0);
 }
 
+// What does not fit is refused before any of it is taken: others need the room, too.
+TEST(ShmRoom, WhatDoesNotFitIsNotBegun) {
+  const ScratchDirectory directory;
+  Process child{[&](int) {
+    const std::string path = directory.path();
+    if (!mount_private_tmpfs(path, 40u << 20)) return not_permitted;
+    auto opened = open_shm({"job", 3, 0}, in(path));
+    if (!opened) return 2;
+    const std::string room = "free " + std::to_string(free_bytes(path)) + " bytes";
+    return says((*opened)->add_memory({nullptr, 60u << 20}).status(), {room}) ? 0 : 3;
+  }};
+  const int result = child.wait();
+  if (result == not_permitted) GTEST_SKIP() << "mounting a tmpfs in a namespace is not permitted";
+  EXPECT_EQ(result, 0);
+}
+
+TEST(ShmRoom, MoreThanTheMachineHas) {
+  auto opened = open_shm({"job", 3, 0}, {});
+  ASSERT_TRUE(opened);
+  EXPECT_TRUE(says((*opened)->add_memory({nullptr, std::size_t{1} << 50}).status(), {"needed"}));
+}
+
 TEST(ShmRoom, ADirectoryThatCannotBeWritten) {
   const ScratchDirectory directory;
   ASSERT_EQ(chmod(directory.path().c_str(), 0555), 0);
