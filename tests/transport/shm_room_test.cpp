@@ -85,12 +85,6 @@ TEST(ShmRoom, WhatDoesNotFitIsNotBegun) {
   EXPECT_EQ(result, 0);
 }
 
-TEST(ShmRoom, MoreThanTheMachineHas) {
-  auto opened = open_shm({"job", 3, 0}, {});
-  ASSERT_TRUE(opened);
-  EXPECT_TRUE(says((*opened)->add_memory({nullptr, std::size_t{1} << 50}).status(), {"needed"}));
-}
-
 TEST(ShmRoom, ADirectoryThatCannotBeWritten) {
   const ScratchDirectory directory;
   ASSERT_EQ(chmod(directory.path().c_str(), 0555), 0);
